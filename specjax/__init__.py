@@ -1,0 +1,21 @@
+"""specjax: speculative decoding in JAX and Flax.
+
+Dimension key (an array's name ends in the letters of its axes):
+
+  B  batch rows
+  L  encoder length
+  T  query tokens of this call
+  S  cache slots
+  G  draft length gamma
+  N  nodes of a proposal
+  D  model width
+  F  feed-forward width
+  H  heads
+  K  head width
+  V  vocabulary
+
+So `logits_BTV`, `key_BSHK`, `draft_BG`. The letters p and q are laws
+(target, draft) and nothing else.
+"""
+
+__version__ = "0.1.0"

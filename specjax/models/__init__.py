@@ -1,0 +1,1 @@
+"""Networks: Flax Linen modules that own parameters and nothing else."""

@@ -1,0 +1,97 @@
+"""Keys and values by slot, and the queries that read and write them.
+
+A *slot* is where a token's key and value are written; a *position* is where
+the token stands in the text. For a chain the two are equal. Rows move on by
+their own lengths, so every write names a slot for each row and token; a token
+that must leave no trace (a finished row, a padding node) is given slot S,
+one past the end, and the write is dropped.
+"""
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+
+
+@struct.dataclass
+class Cache:
+  """Keys and values of every layer.
+
+  Attributes:
+    key: one key_BSHK a layer.
+    value: one value_BSHK a layer.
+  """
+
+  key: tuple[jax.Array, ...]
+  value: tuple[jax.Array, ...]
+
+  @property
+  def slots(self) -> int:
+    """S."""
+    return self.key[0].shape[1]
+
+
+@struct.dataclass
+class Query:
+  """T tokens a row for one pass of a decoder.
+
+  Attributes:
+    tokens_BT: token ids.
+    position_BT: where each token stands in the text (start token is 0).
+    slot_BT: where its key and value are written; S drops the write.
+    mask_BTS: True where the token sees the slot, after the write.
+    position_BS: where the token in each slot stands in the text.
+  """
+
+  tokens_BT: jax.Array
+  position_BT: jax.Array
+  slot_BT: jax.Array
+  mask_BTS: jax.Array
+  position_BS: jax.Array
+
+
+def empty_cache(
+    batch: int, slots: int, layers: int, heads: int, head_width: int, dtype
+) -> Cache:
+  """A cache of zeros: `layers` pairs of [batch, slots, heads, head_width]."""
+  zeros = lambda: tuple(
+      jnp.zeros((batch, slots, heads, head_width), dtype)
+      for _ in range(layers)
+  )
+  return Cache(key=zeros(), value=zeros())
+
+
+def write(cache_BSHK, new_BTHK, slot_BT):
+  """Puts each token's entry in its slot; slots at or past S are dropped."""
+
+  def write_row(cache_SHK, new_THK, slot_T):
+    return cache_SHK.at[slot_T].set(
+        new_THK.astype(cache_SHK.dtype), mode="drop"
+    )
+
+  return jax.vmap(write_row)(cache_BSHK, new_BTHK, slot_BT)
+
+
+def chain_query(tokens_BT, start_B, slots: int, active_BT) -> Query:
+  """A query whose tokens follow one another from position `start_B`.
+
+  Each token sees every slot up to its own. Where `active_BT` is False the
+  token is computed but writes nothing.
+
+  Args:
+    tokens_BT: token ids.
+    start_B: position of the first token of each row; may be negative, those
+      tokens are then treated as inactive.
+    slots: S of the cache.
+    active_BT: bool, which tokens count.
+  """
+  batch, width = tokens_BT.shape
+  position_BT = start_B[:, None] + jnp.arange(width)
+  active_BT = active_BT & (position_BT >= 0)
+  position_S = jnp.arange(slots)
+  return Query(
+      tokens_BT=tokens_BT,
+      position_BT=position_BT,
+      slot_BT=jnp.where(active_BT, position_BT, slots),
+      mask_BTS=position_S <= position_BT[:, :, None],
+      position_BS=jnp.broadcast_to(position_S, (batch, slots)),
+  )

@@ -1,0 +1,371 @@
+"""T5 encoder-decoder (Raffel et al., arXiv 1910.10683), v1.0 and v1.1.
+
+v1.0 ties the head to the embedding, scales what feeds it by D^-0.5 and uses a
+ReLU feed-forward; v1.1 and flan have a head of their own, no scaling and a
+gated GELU. Both add a learned bias by relative position to the scores of
+self-attention, and never scale by sqrt(K).
+
+One decoding: `encode` the source once (this also makes every layer's
+cross-attention keys and values), then `decode` T tokens a row at a time
+against an explicit cache.
+"""
+
+import dataclasses
+import functools
+import math
+
+from flax import linen as nn
+from flax import struct
+import jax
+import jax.numpy as jnp
+
+from specjax.models import cache as cache_lib
+from specjax.models import layers
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+  """Shape of a T5. Field names are those of Hugging Face's config.json."""
+
+  vocab_size: int
+  d_model: int
+  d_kv: int
+  d_ff: int
+  num_layers: int
+  num_decoder_layers: int
+  num_heads: int
+  gated: bool
+  tied: bool
+  relative_attention_num_buckets: int = 32
+  relative_attention_max_distance: int = 128
+  layer_norm_epsilon: float = 1e-6
+  decoder_start_token_id: int = 0
+  pad_token_id: int = 0
+  eos_token_id: int = 1
+
+  @property
+  def logit_scale(self) -> float:
+    """D^-0.5 where the head is the embedding (v1.0), else 1."""
+    return self.d_model**-0.5 if self.tied else 1.0
+
+
+@struct.dataclass
+class Memory:
+  """What the decoder needs of the source, made once for each request.
+
+  Attributes:
+    hidden_BLD: the encoder's output.
+    mask_BL: True at real source tokens.
+    key: one cross-attention key_BLHK a decoder layer.
+    value: one cross-attention value_BLHK a decoder layer.
+  """
+
+  hidden_BLD: jax.Array
+  mask_BL: jax.Array
+  key: tuple[jax.Array, ...]
+  value: tuple[jax.Array, ...]
+
+
+def relative_bucket(distance, *, bidirectional, buckets, max_distance):
+  """Bucket of key position minus query position (arXiv 1910.10683, 2.1).
+
+  Half of the buckets are exact, the other half grow logarithmically up to
+  `max_distance`; in the encoder keys after the query have buckets of their
+  own.
+
+  Args:
+    distance: int array, key position - query position.
+    bidirectional: True in the encoder.
+    buckets: number of buckets in all.
+    max_distance: distances from here on share the last bucket.
+
+  Returns:
+    int32 array of the shape of `distance`.
+  """
+  offset = 0
+  if bidirectional:
+    buckets //= 2
+    offset = jnp.where(distance > 0, buckets, 0)
+    distance = jnp.abs(distance)
+  else:
+    distance = jnp.maximum(-distance, 0)
+  exact = buckets // 2
+  # The maximum keeps log's argument positive where the exact branch is taken.
+  log_ratio = jnp.log(
+      jnp.maximum(distance, 1).astype(jnp.float32) / exact
+  ) / math.log(max_distance / exact)
+  log_bucket = exact + (log_ratio * (buckets - exact)).astype(jnp.int32)
+  log_bucket = jnp.minimum(log_bucket, buckets - 1)
+  return offset + jnp.where(distance < exact, distance, log_bucket)
+
+
+class RelativeBias(nn.Module):
+  """Bias [B, H, T, S] by the distance of key and query positions."""
+
+  config: T5Config
+  bidirectional: bool
+
+  @nn.compact
+  def __call__(self, query_position_BT, key_position_BS):
+    cfg = self.config
+    table_RH = self.param(
+        "table",
+        nn.initializers.normal(cfg.d_model**-0.5),
+        (cfg.relative_attention_num_buckets, cfg.num_heads),
+    )
+    bucket_BTS = relative_bucket(
+        key_position_BS[:, None, :] - query_position_BT[:, :, None],
+        bidirectional=self.bidirectional,
+        buckets=cfg.relative_attention_num_buckets,
+        max_distance=cfg.relative_attention_max_distance,
+    )
+    bias_BTSH = table_RH.astype(jnp.float32)[bucket_BTS]
+    return jnp.transpose(bias_BTSH, (0, 3, 1, 2))
+
+
+class Attention(nn.Module):
+  """Projections of one attention block; keys and values come and go."""
+
+  config: T5Config
+  dtype: jnp.dtype
+
+  def setup(self):
+    cfg = self.config
+    inner = cfg.num_heads * cfg.d_kv
+    linear = functools.partial(layers.Linear, dtype=self.dtype)
+    self.q = linear(inner, stddev=(cfg.d_model * cfg.d_kv) ** -0.5)
+    self.k = linear(inner, stddev=cfg.d_model**-0.5)
+    self.v = linear(inner, stddev=cfg.d_model**-0.5)
+    self.o = linear(cfg.d_model, stddev=inner**-0.5)
+
+  def _heads(self, x_BTE):
+    cfg = self.config
+    return x_BTE.reshape(*x_BTE.shape[:2], cfg.num_heads, cfg.d_kv)
+
+  def keys_values(self, x_BTD):
+    """-> key_BTHK, value_BTHK."""
+    return self._heads(self.k(x_BTD)), self._heads(self.v(x_BTD))
+
+  def __call__(self, x_BTD, key_BSHK, value_BSHK, bias_BHTS, mask_BTS):
+    query_BTHK = self._heads(self.q(x_BTD))
+    return self.o(
+        layers.attend(query_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BTS)
+    )
+
+
+class FeedForward(nn.Module):
+  """ReLU (v1.0) or gated GELU (v1.1) feed-forward."""
+
+  config: T5Config
+  dtype: jnp.dtype
+
+  @nn.compact
+  def __call__(self, x_BTD):
+    cfg = self.config
+    linear = functools.partial(layers.Linear, dtype=self.dtype)
+    wide = functools.partial(linear, cfg.d_ff, stddev=cfg.d_model**-0.5)
+    if cfg.gated:
+      gate_BTF = jax.nn.gelu(wide(name="wi_0")(x_BTD), approximate=True)
+      hidden_BTF = gate_BTF * wide(name="wi_1")(x_BTD)
+    else:
+      hidden_BTF = jax.nn.relu(wide(name="wi")(x_BTD))
+    return linear(cfg.d_model, stddev=cfg.d_ff**-0.5, name="wo")(hidden_BTF)
+
+
+class EncoderLayer(nn.Module):
+  """Self-attention and feed-forward, each with a norm before it."""
+
+  config: T5Config
+  dtype: jnp.dtype
+
+  def setup(self):
+    norm = functools.partial(layers.RMSNorm, self.config.layer_norm_epsilon)
+    self.attention_norm = norm()
+    self.attention = Attention(self.config, self.dtype)
+    self.feed_forward_norm = norm()
+    self.feed_forward = FeedForward(self.config, self.dtype)
+
+  def __call__(self, x_BLD, bias_BHLL, mask_BLL):
+    y_BLD = self.attention_norm(x_BLD)
+    key_BLHK, value_BLHK = self.attention.keys_values(y_BLD)
+    x_BLD += self.attention(y_BLD, key_BLHK, value_BLHK, bias_BHLL, mask_BLL)
+    return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
+
+
+class DecoderLayer(nn.Module):
+  """Self-attention, cross-attention and feed-forward."""
+
+  config: T5Config
+  dtype: jnp.dtype
+
+  def setup(self):
+    norm = functools.partial(layers.RMSNorm, self.config.layer_norm_epsilon)
+    self.attention_norm = norm()
+    self.attention = Attention(self.config, self.dtype)
+    self.cross_norm = norm()
+    self.cross = Attention(self.config, self.dtype)
+    self.feed_forward_norm = norm()
+    self.feed_forward = FeedForward(self.config, self.dtype)
+
+  def keys_values(self, x_BTD):
+    """Self-attention keys and values of new tokens."""
+    return self.attention.keys_values(self.attention_norm(x_BTD))
+
+  def cross_keys_values(self, hidden_BLD):
+    """Cross-attention keys and values of the source."""
+    return self.cross.keys_values(hidden_BLD)
+
+  def __call__(self, x_BTD, own, bias_BHTS, mask_BTS, source, mask_BL):
+    """`own` and `source` are pairs of keys and values."""
+    x_BTD += self.attention(
+        self.attention_norm(x_BTD), *own, bias_BHTS, mask_BTS
+    )
+    x_BTD += self.cross(
+        self.cross_norm(x_BTD), *source, None, mask_BL[:, None, :]
+    )
+    return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
+
+
+class T5(nn.Module):
+  """A T5. Owns parameters only; memory, cache and positions are explicit.
+
+  Attributes:
+    config: its shape.
+    dtype: type of activations, keys and values; logits are float32.
+  """
+
+  config: T5Config
+  dtype: jnp.dtype = jnp.float32
+
+  def setup(self):
+    cfg = self.config
+    self.shared = self.param(
+        "shared", nn.initializers.normal(1.0), (cfg.vocab_size, cfg.d_model)
+    )
+    self.encoder_bias = RelativeBias(cfg, bidirectional=True)
+    self.encoder_layers = [
+        EncoderLayer(cfg, self.dtype) for _ in range(cfg.num_layers)
+    ]
+    self.encoder_norm = layers.RMSNorm(cfg.layer_norm_epsilon)
+    self.decoder_bias = RelativeBias(cfg, bidirectional=False)
+    self.decoder_layers = [
+        DecoderLayer(cfg, self.dtype) for _ in range(cfg.num_decoder_layers)
+    ]
+    self.decoder_norm = layers.RMSNorm(cfg.layer_norm_epsilon)
+    if not cfg.tied:
+      self.lm_head = layers.Linear(
+          cfg.vocab_size, stddev=cfg.d_model**-0.5, dtype=self.dtype
+      )
+
+  def _embed(self, tokens):
+    # A token of a wider vocabulary reads the last row: drafts may meet one.
+    return jnp.take(self.shared, tokens, axis=0, mode="clip").astype(
+        self.dtype
+    )
+
+  def encode(self, source_BL, mask_BL) -> Memory:
+    """Reads the source.
+
+    Args:
+      source_BL: token ids; anything where mask_BL is False.
+      mask_BL: True at real tokens.
+
+    Returns:
+      The Memory that `decode` takes.
+    """
+    position_BL = jnp.arange(source_BL.shape[1])[None]
+    bias_BHLL = self.encoder_bias(position_BL, position_BL)
+    mask_BLL = jnp.broadcast_to(
+        mask_BL[:, None, :], (*mask_BL.shape, mask_BL.shape[1])
+    )
+    x_BLD = self._embed(source_BL)
+    for layer in self.encoder_layers:
+      x_BLD = layer(x_BLD, bias_BHLL, mask_BLL)
+    hidden_BLD = self.encoder_norm(x_BLD)
+    pairs = [
+        layer.cross_keys_values(hidden_BLD) for layer in self.decoder_layers
+    ]
+    key, value = zip(*pairs)
+    return Memory(hidden_BLD=hidden_BLD, mask_BL=mask_BL, key=key, value=value)
+
+  def decode(
+      self,
+      query: cache_lib.Query,
+      cache: cache_lib.Cache | None,
+      memory: Memory,
+      taps: tuple[int, ...] = (),
+  ):
+    """Reads T tokens a row.
+
+    Args:
+      query: tokens with their positions, slots and masks.
+      cache: what earlier calls wrote; None when the T tokens are all there is
+        (training): T then stands for S, and slots are not looked at.
+      memory: from `encode`.
+      taps: which hidden states to return. 0 is the embedding, i the output of
+        layer i, -2 the last layer's output, -1 the same after the final norm.
+
+    Returns:
+      logits_BTV in float32, the cache with the tokens written, and a tuple of
+      hidden_BTD, one a tap.
+    """
+    bias_BHTS = self.decoder_bias(query.position_BT, query.position_BS)
+    x_BTD = self._embed(query.tokens_BT)
+    states = [x_BTD]
+    keys, values = [], []
+    for i, layer in enumerate(self.decoder_layers):
+      key, value = layer.keys_values(x_BTD)
+      if cache is not None:
+        key = cache_lib.write(cache.key[i], key, query.slot_BT)
+        value = cache_lib.write(cache.value[i], value, query.slot_BT)
+      x_BTD = layer(
+          x_BTD,
+          (key, value),
+          bias_BHTS,
+          query.mask_BTS,
+          (memory.key[i], memory.value[i]),
+          memory.mask_BL,
+      )
+      keys.append(key)
+      values.append(value)
+      states.append(x_BTD)
+    final_BTD = self.decoder_norm(x_BTD)
+    states.append(final_BTD)
+    return (
+        self.head(final_BTD),
+        cache_lib.Cache(key=tuple(keys), value=tuple(values)),
+        tuple(states[tap] for tap in taps),
+    )
+
+  def head(self, hidden_BTD):
+    """Hidden states after the final norm -> logits_BTV in float32."""
+    if not self.config.tied:
+      return self.lm_head(hidden_BTD).astype(jnp.float32)
+    scaled_BTD = hidden_BTD * self.config.logit_scale
+    return jnp.einsum(
+        "BTD,VD->BTV", scaled_BTD, self.shared.astype(self.dtype)
+    ).astype(jnp.float32)
+
+  def empty_cache(self, batch: int, slots: int) -> cache_lib.Cache:
+    """A cache of `slots` slots a row; needs no parameters."""
+    cfg = self.config
+    return cache_lib.empty_cache(
+        batch,
+        slots,
+        cfg.num_decoder_layers,
+        cfg.num_heads,
+        cfg.d_kv,
+        self.dtype,
+    )
+
+  def __call__(self, source_BL, mask_BL, inputs_BT):
+    """Teacher-forced logits_BTV; inputs_BT begins with the start token."""
+    memory = self.encode(source_BL, mask_BL)
+    batch, length = inputs_BT.shape
+    query = cache_lib.chain_query(
+        inputs_BT,
+        jnp.zeros((batch,), jnp.int32),
+        length,
+        jnp.ones((batch, length), bool),
+    )
+    return self.decode(query, None, memory)[0]

@@ -1,0 +1,315 @@
+"""Hugging Face T5 directories: config.json and safetensors, read and written.
+
+    module, params = load_t5("flan-t5-small", jnp.float32)
+    logits_BTV = module.apply(params, source_BL, mask_BL, inputs_BT)
+
+`params` has the form that `module.init` gives. Names and shapes are checked
+against one table, built from the config, before a single weight is read.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+import shutil
+from typing import Any, Callable
+
+from flax import traverse_util
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from specjax.checkpoints import config as config_lib
+from specjax.checkpoints import files
+from specjax.checkpoints import names
+from specjax.errors import UserError
+from specjax.models import t5
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_FLOATS = ("F32", "F16", "BF16")
+_SHARD_BYTES = 5 * 10**9
+
+config_from_json = config_lib.read
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+  """One stored tensor: its shape is known, its weights are still unread."""
+
+  shape: tuple[int, ...]
+  read: Callable[[], np.ndarray]
+
+
+def load_t5(directory, dtype=jnp.float32) -> tuple[t5.T5, dict[str, Any]]:
+  """Reads a T5 directory.
+
+  Args:
+    directory: holds config.json and model.safetensors or its shards, in
+      float32, bfloat16 or float16.
+    dtype: of the parameters and of the module's activations.
+
+  Returns:
+    The module and its parameters, ready for `module.apply(params, ...)`.
+
+  Raises:
+    UserError: a field, file or tensor is wrong; the line names it.
+  """
+  directory = pathlib.Path(directory)
+  path = directory / config_lib.FILE
+  fields = files.read_json(path)
+  config = config_lib.parse(fields, path)
+  tensors = {}
+  with contextlib.ExitStack() as stack:
+    for file, expected in _weight_files(directory).items():
+      tensors |= _open(stack, file, expected)
+    # transformers 5 leaves out a v1.1 head that it tied all the same.
+    if not config.tied and fields.get("tie_word_embeddings") is not False:
+      if names.SHARED in tensors:
+        tensors.setdefault(names.HEAD, tensors[names.SHARED])
+    params = params_from_tensors(config, tensors, dtype, directory)
+  return t5.T5(config, dtype=dtype), params
+
+
+def params_from_tensors(
+    config: t5.T5Config, tensors: dict[str, Tensor], dtype, where
+) -> dict[str, Any]:
+  """Stored tensors -> parameters.
+
+  Args:
+    config: shape of the model.
+    tensors: by stored name. Copies of the embedding under its other names are
+      accepted where they are equal to it.
+    dtype: of the parameters.
+    where: the directory, for messages.
+
+  Raises:
+    UserError: names every missing, surplus and wrongly shaped tensor, a copy
+      that differs, or a tensor with NaN or infinity.
+  """
+  tensors = _drop_copies(config, tensors, where)
+  table = names.table(config)
+  _check_shapes(
+      {name: tensor.shape for name, tensor in tensors.items()}, table, where
+  )
+  flat = {}
+  for name, (path, _) in table.items():
+    flat[path] = jnp.asarray(_cast(name, tensors[name].read(), dtype, where))
+  return {"params": traverse_util.unflatten_dict(flat)}
+
+
+def _drop_copies(config, tensors, where):
+  """Leaves one tensor of those that writers store under several names.
+
+  An absent `shared.weight` is never taken from the head, which in v1.1 is
+  another matrix (huggingface/transformers#48154).
+  """
+  tensors = {k: v for k, v in tensors.items() if k != names.UNUSED}
+  for name in names.EMBEDDINGS:
+    if names.SHARED not in tensors and name in tensors:
+      tensors[names.SHARED] = tensors.pop(name)
+  if names.SHARED not in tensors:
+    return tensors
+  shared = tensors[names.SHARED]
+  for name in names.EMBEDDINGS + ((names.HEAD,) if config.tied else ()):
+    copy = tensors.pop(name, shared)
+    if copy is shared:
+      continue
+    if copy.shape != shared.shape or not np.array_equal(
+        copy.read(), shared.read()
+    ):
+      remedy = "must be equal or left out"
+      if name == names.HEAD:
+        remedy += ", or the config's tie_word_embeddings be false"
+      raise UserError(
+          f"{where}: tensor {name} differs from {names.SHARED}; it {remedy}"
+      )
+  return tensors
+
+
+def _check_shapes(shapes, table, where):
+  """One line with every missing, surplus and wrongly shaped tensor."""
+  faults = [f"missing {name}" for name in table if name not in shapes]
+  faults += [f"surplus {name}" for name in shapes if name not in table]
+  faults += [
+      f"{name} has shape {list(shapes[name])}, not {list(shape)}"
+      for name, (_, shape) in table.items()
+      if tuple(shapes.get(name, shape)) != shape
+  ]
+  if faults:
+    raise UserError(
+        f"{where}: the tensors do not fit config.json: {'; '.join(faults)}"
+    )
+
+
+def _cast(name, value, dtype, where) -> np.ndarray:
+  """`value` in another type, where NaN and infinity are refused."""
+  with np.errstate(over="ignore"):
+    value = value.astype(dtype, copy=False)
+  if not np.isfinite(value).all():
+    raise UserError(
+        f"{where}: tensor {name} holds NaN or infinity (as {value.dtype})"
+    )
+  return value
+
+
+def _weight_files(directory) -> dict[pathlib.Path, set[str] | None]:
+  """Weight files, each with the names that an index puts there."""
+  if (directory / WEIGHTS).is_file():
+    return {directory / WEIGHTS: None}
+  if (directory / INDEX).is_file():
+    return files.read_index(directory / INDEX, ".safetensors")
+  pickles = sorted(directory.glob("pytorch_model*.bin"))
+  if pickles:
+    raise UserError(
+        f"{directory} holds only {pickles[0].name}, which is never unpickled"
+        " here; convert it once: python -m specjax.checkpoints.convert"
+        f" {directory} OUT"
+    )
+  raise UserError(f"{directory} holds neither {WEIGHTS} nor {INDEX}")
+
+
+def _open(stack, path, expected) -> dict[str, Tensor]:
+  """Tensors of one safetensors file, unread."""
+  try:
+    file = stack.enter_context(safetensors.safe_open(path, framework="np"))
+    views = {name: file.get_slice(name) for name in file.keys()}
+  except (safetensors.SafetensorError, OSError) as error:
+    raise UserError(
+        f"{path} cannot be read ({error}): fetch it again"
+    ) from None
+  if expected is not None and expected != set(views):
+    odd = ", ".join(sorted(expected ^ set(views)))
+    raise UserError(f"{path} and {INDEX} disagree about {odd}")
+  for name, view in views.items():
+    if view.get_dtype() not in _FLOATS:
+      raise UserError(
+          f"{path}: tensor {name} is of type {view.get_dtype()}; supported are"
+          f" {', '.join(_FLOATS)}"
+      )
+  return {
+      name: Tensor(
+          tuple(view.get_shape()), lambda name=name: file.get_tensor(name)
+      )
+      for name, view in views.items()
+  }
+
+
+def save_t5(
+    directory,
+    module: t5.T5,
+    params: dict[str, Any],
+    *,
+    dtype=jnp.bfloat16,
+    max_shard_bytes: int = _SHARD_BYTES,
+    tokenizer_file=None,
+) -> None:
+  """Writes a T5 directory that this package and transformers can read.
+
+  The directory is complete or not there: it is built beside its place and then
+  renamed. An older one is replaced if it holds only files of this kind.
+
+  Args:
+    directory: where to.
+    module: gives the config.
+    params: as `module.init` returns them.
+    dtype: of the stored weights, bfloat16 or float32.
+    max_shard_bytes: weights beyond this are split over several files.
+    tokenizer_file: a spiece.model or tokenizer.json to copy in.
+
+  Raises:
+    UserError: a tensor does not fit the config or is not finite, or the
+      directory holds something else.
+  """
+  if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float32):
+    raise UserError(f"dtype is {dtype}; it must be bfloat16 or float32")
+  table = names.table(module.config)
+  stored = {path: name for name, (path, _) in table.items()}
+  leaves = {
+      stored.get(path, "/".join(path)): leaf
+      for path, leaf in traverse_util.flatten_dict(params["params"]).items()
+  }
+  _check_shapes(
+      {name: leaf.shape for name, leaf in leaves.items()}, table, directory
+  )
+  with files.fresh_directory(directory) as part:
+    path = part / config_lib.FILE
+    path.write_text(config_lib.dumps(module.config, dtype), encoding="utf-8")
+    _write_weights(part, leaves, table, dtype, max_shard_bytes)
+    if tokenizer_file is not None:
+      is_json = pathlib.Path(tokenizer_file).suffix == ".json"
+      name = "tokenizer.json" if is_json else "spiece.model"
+      shutil.copyfile(tokenizer_file, part / name)
+
+
+def _write_weights(part, leaves, table, dtype, max_shard_bytes):
+  """Writes the shards, one at a time in memory, and their index."""
+  size = jnp.dtype(dtype).itemsize
+  sizes = {name: math.prod(shape) * size for name, (_, shape) in table.items()}
+  weight_map = {}
+  shards = _split(sizes, max_shard_bytes)
+  for i, shard in enumerate(shards, 1):
+    file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+    file = file if len(shards) > 1 else WEIGHTS
+    arrays = {}
+    for name in shard:
+      value = _cast(name, np.asarray(leaves[name]), dtype, "params")
+      arrays[name] = np.ascontiguousarray(value)
+    safetensors.numpy.save_file(arrays, part / file, {"format": "pt"})
+    # The library makes files that only their owner can read.
+    (part / file).chmod((part / config_lib.FILE).stat().st_mode)
+    weight_map |= dict.fromkeys(shard, file)
+  if len(shards) > 1:
+    index = {
+        "metadata": {"total_size": sum(sizes.values())},
+        "weight_map": weight_map,
+    }
+    (part / INDEX).write_text(
+        json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+    )
+
+
+def _split(sizes: dict[str, int], most: int) -> list[list[str]]:
+  """Names in order, in groups of at most `most` bytes or a single name."""
+  shards, room = [], 0
+  for name, size in sizes.items():
+    if not shards or size > room:
+      shards.append([])
+      room = most
+    shards[-1].append(name)
+    room -= size
+  return shards
+
+
+def save_random_t5(
+    directory,
+    config: t5.T5Config,
+    seed: int = 0,
+    *,
+    dtype=jnp.float32,
+    tokenizer_file=None,
+    max_shard_bytes: int = _SHARD_BYTES,
+) -> None:
+  """Writes a T5 directory of random weights; arguments as `save_t5`."""
+  generator = np.random.default_rng(seed)
+  flat = {}
+  for path, shape in names.table(config).values():
+    weights = generator.standard_normal(shape, np.float32)
+    if path[-1] == "scale":
+      weights = 1 + 0.1 * weights
+    elif path[-1] == "kernel":
+      # T5 starts the query smaller: its scores are never scaled.
+      width = shape[1] * (config.d_kv if path[-2] == "q" else 1)
+      weights *= width**-0.5
+    flat[path] = weights
+  params = {"params": traverse_util.unflatten_dict(flat)}
+  save_t5(
+      directory,
+      t5.T5(config),
+      params,
+      dtype=dtype,
+      max_shard_bytes=max_shard_bytes,
+      tokenizer_file=tokenizer_file,
+  )

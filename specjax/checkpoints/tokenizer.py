@@ -1,0 +1,208 @@
+"""T5's tokenizers: spiece.model, or tokenizer.json where there is none.
+
+Ids are laid out as pieces, then the sentinels <extra_id_i>, which count down:
+of 32,000 pieces and 100 sentinels, <extra_id_0> is 32099, the last id, and
+<extra_id_99> is 32000. A model is often wider (32,128); the ids beyond the
+tokenizer stand for no text.
+"""
+
+import functools
+import hashlib
+import pathlib
+import re
+from typing import Iterable, Sequence
+
+from specjax.errors import UserError
+
+# In the order in which they are looked for.
+FILES = ("spiece.model", "tokenizer.json")
+_EXTRA_IDS = 100
+
+
+class _SentencePiece:
+  """spiece.model, which knows nothing of sentinels."""
+
+  def __init__(self, path: pathlib.Path):
+    import sentencepiece
+
+    try:
+      self._model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except (RuntimeError, OSError) as error:
+      raise UserError(
+          f"{path} is no SentencePiece model ({error}): fetch it again"
+      ) from None
+    pieces = self._model.get_piece_size()
+    self.pieces = [self._model.id_to_piece(i) for i in range(pieces)]
+    self.pieces += [f"<extra_id_{i}>" for i in reversed(range(_EXTRA_IDS))]
+
+  def encode(self, texts: list[str]) -> list[list[int]]:
+    return self._model.encode(texts)
+
+  def decode(self, ids: list[int]) -> str:
+    return self._model.decode(ids)
+
+
+class _Json:
+  """tokenizer.json of the tokenizers library."""
+
+  def __init__(self, path: pathlib.Path):
+    import tokenizers
+
+    try:
+      self._model = tokenizers.Tokenizer.from_buffer(path.read_bytes())
+    except ValueError as error:
+      raise UserError(
+          f"{path} is no tokenizer ({error}): fetch it again"
+      ) from None
+    # Batches are padded and cut by whoever knows the shapes.
+    self._model.no_padding()
+    self._model.no_truncation()
+    size = self._model.get_vocab_size()
+    self.pieces = [self._model.id_to_token(i) or "" for i in range(size)]
+
+  def encode(self, texts: list[str]) -> list[list[int]]:
+    rows = self._model.encode_batch(texts, add_special_tokens=False)
+    return [row.ids for row in rows]
+
+  def decode(self, ids: list[int]) -> str:
+    return self._model.decode(ids, skip_special_tokens=False)
+
+
+class Tokenizer:
+  """Text to ids and back, by T5's conventions.
+
+  Attributes:
+    pieces: the string of each id.
+    pad_id: id of <pad>.
+    eos_id: id of </s>, which ends every encoded text.
+  """
+
+  def __init__(self, path):
+    """Reads one file, a spiece.model or a tokenizer.json."""
+    path = pathlib.Path(path)
+    if not path.is_file():
+      raise UserError(f"{path} does not exist")
+    self._backend = (
+        _Json(path) if path.suffix == ".json" else _SentencePiece(path)
+    )
+    self.pieces: list[str] = self._backend.pieces
+    ids = {piece: i for i, piece in enumerate(self.pieces)}
+    for piece in ("<pad>", "</s>"):
+      if piece not in ids:
+        raise UserError(f"{path} has no piece {piece}; T5's tokenizers do")
+    self.pad_id, self.eos_id = ids["<pad>"], ids["</s>"]
+    self._sentinels = {
+        piece: i
+        for piece, i in ids.items()
+        if re.fullmatch(r"<extra_id_\d+>", piece)
+    }
+    self._special = {self.pad_id, self.eos_id, *self._sentinels.values()}
+
+  @classmethod
+  def load(cls, directory) -> "Tokenizer":
+    """Reads the tokenizer of a model's directory, spiece.model first."""
+    directory = pathlib.Path(directory)
+    for name in FILES:
+      if (directory / name).is_file():
+        return cls(directory / name)
+    raise UserError(
+        f"{directory} holds no spiece.model and no tokenizer.json: copy the"
+        " model's own there"
+    )
+
+  @property
+  def size(self) -> int:
+    """Number of ids, sentinels included; a model may be wider."""
+    return len(self.pieces)
+
+  @functools.cached_property
+  def _digest(self) -> str:
+    return hashlib.sha256("\0".join(self.pieces).encode()).hexdigest()
+
+  def fingerprint(self) -> str:
+    """Hash of the piece strings in the order of their ids."""
+    return self._digest
+
+  def encode(self, text: str) -> list[int]:
+    """Ids of a text, </s> at the end; <extra_id_i> in it is that sentinel."""
+    return self.encode_batch([text])[0]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """`encode` of every text."""
+    # Odd members of a split by one group are what the group matched.
+    parts = [re.split(r"(<extra_id_\d+>)", text) for text in texts]
+    parts = [self._merge(row) for row in parts]
+    plain = [part for row in parts for part in row if isinstance(part, str)]
+    encoded = iter(self._backend.encode(plain))
+    rows = []
+    for row in parts:
+      ids = []
+      for part in row:
+        ids += next(encoded) if isinstance(part, str) else [part]
+      rows.append(ids + [self.eos_id])
+    return rows
+
+  def _merge(self, parts: list[str]) -> list[str | int]:
+    """Sentinels become ids; what only looks like one stays text."""
+    merged = [parts[0]]
+    for name, text in zip(parts[1::2], parts[2::2]):
+      if name in self._sentinels:
+        merged += [self._sentinels[name], text]
+      else:
+        merged[-1] += name + text
+    return merged
+
+  def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+    """Text of ids.
+
+    Args:
+      ids: all of them are read: </s> ends nothing.
+      skip_special: leaves out <pad>, </s> and sentinels. Ids beyond the
+        tokenizer never give any text.
+    """
+    ids = [int(i) for i in ids]
+    ids = [i for i in ids if 0 <= i < self.size]
+    if skip_special:
+      return self._backend.decode([i for i in ids if i not in self._special])
+    parts, plain = [], []
+    for i in ids:
+      if i in self._special:
+        parts += [self._backend.decode(plain), self.pieces[i]]
+        plain = []
+      else:
+        plain.append(i)
+    parts.append(self._backend.decode(plain))
+    return " ".join(part for part in parts if part)
+
+  def stream_pieces(self, blocks: Iterable[Iterable[int]]) -> list[str]:
+    """Text that each block of ids adds; joined, they are `decode` of all.
+
+    A block alone would lose the space before its first word
+    (google/sentencepiece#1043), so each is decoded behind those before it. A
+    character whose bytes are not all there yet waits for the next block.
+    """
+    ids, pieces, done = [], [], ""
+    for block in blocks:
+      ids += [int(i) for i in block]
+      text = self.decode(ids).rstrip("\ufffd")
+      pieces.append(text[len(done) :])
+      done = text
+    if pieces:
+      pieces[-1] += self.decode(ids)[len(done) :]
+    return pieces
+
+
+def check_same(target: Tokenizer, draft: Tokenizer) -> None:
+  """Refuses a draft whose ids mean other text than the target's."""
+  if target.fingerprint() == draft.fingerprint():
+    return
+  if target.size != draft.size:
+    what = f"{target.size} ids against {draft.size}"
+  else:
+    pairs = zip(target.pieces, draft.pieces)
+    i, (a, b) = next((i, x) for i, x in enumerate(pairs) if x[0] != x[1])
+    what = f"id {i} is {a!r} against {b!r}"
+  raise UserError(
+      f"draft: its tokenizer is not the target's ({what}); choose a draft that"
+      " was trained with the target's tokenizer"
+  )

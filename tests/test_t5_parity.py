@@ -1,0 +1,280 @@
+"""T5 against transformers' T5ForConditionalGeneration, in float32.
+
+The fixtures were made by tests/fixtures/make_t5.py; what is marked live
+compares with the installed transformers (extra `parity`). Logits are compared,
+not tokens: an argmax can't see a wrong scale.
+"""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.checkpoints import hf
+from specjax.models import cache as cache_lib
+from specjax.models import t5
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+VERSIONS = ("t5_v1_0", "t5_v1_1")
+LENGTHS = (3, 20, 130)
+SLOTS = 140
+TOLERANCE = 1e-5
+
+V1_0 = t5.T5Config(
+    vocab_size=50,
+    d_model=16,
+    d_kv=12,
+    d_ff=24,
+    num_layers=2,
+    num_decoder_layers=1,
+    num_heads=2,
+    gated=False,
+    tied=True,
+)
+V1_1 = dataclasses.replace(
+    V1_0, d_kv=4, num_layers=1, num_decoder_layers=2, gated=True, tied=False
+)
+
+
+@functools.cache
+def load(version):
+  """-> module, params, expected arrays."""
+  module, params = hf.load_t5(FIXTURES / version)
+  with np.load(FIXTURES / version / "expected.npz") as arrays:
+    return module, params, dict(arrays)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def full_pass(module, params, source_BL, mask_BL, inputs_BT):
+  return module.apply(params, source_BL, mask_BL, inputs_BT)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _encode(module, params, source_BL, mask_BL):
+  return module.apply(params, source_BL, mask_BL, method="encode")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _decode(module, params, tokens_BT, start, active_BT, cache, memory):
+  start_B = jnp.full(tokens_BT.shape[:1], start)
+  query = cache_lib.chain_query(tokens_BT, start_B, cache.slots, active_BT)
+  logits_BTV, cache, _ = module.apply(
+      params, query, cache, memory, method="decode"
+  )
+  return logits_BTV, cache
+
+
+def decode_after(version, length, more, fill=0.0):
+  """Logits of `more` tokens against a cache of `length` earlier ones."""
+  module, params, arrays = load(version)
+  memory = _encode(module, params, arrays["source_BL"], arrays["mask_BL"])
+  inputs_BT = arrays["inputs_BT"]
+  cache = jax.tree.map(
+      lambda x: x + fill, module.empty_cache(inputs_BT.shape[0], SLOTS)
+  )
+  # One shape for every length: tokens beyond it leave no trace.
+  earlier_BT = np.broadcast_to(np.arange(SLOTS - 5) < length, inputs_BT.shape)
+  _, cache = _decode(module, params, inputs_BT, 0, earlier_BT, cache, memory)
+  tokens_BT = inputs_BT[:, length : length + more]
+  new_BT = np.ones(tokens_BT.shape, bool)
+  return _decode(module, params, tokens_BT, length, new_BT, cache, memory)[0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_full_pass(version):
+  """Also padded source rows, and the scale of the logits (B25).
+
+  huggingface/transformers#43681.
+  """
+  module, params, arrays = load(version)
+  logits_BTV = full_pass(
+      module,
+      params,
+      arrays["source_BL"],
+      arrays["mask_BL"],
+      arrays["inputs_BT"],
+  )
+  assert not arrays["mask_BL"].all()
+  np.testing.assert_allclose(
+      logits_BTV, arrays["full_BTV"], rtol=0, atol=TOLERANCE
+  )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("more", (1, 5))
+def test_tokens_after_a_cache(version, length, more):
+  """The relative bias starts at the cached offset (huggingface/candle#899)."""
+  _, _, arrays = load(version)
+  np.testing.assert_allclose(
+      decode_after(version, length, more),
+      arrays[f"cached_{length}_{more}_BTV"],
+      rtol=0,
+      atol=TOLERANCE,
+  )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_unfilled_slots_are_not_seen(version):
+  """1e4 in every slot that nobody wrote (huggingface/transformers#26663)."""
+  np.testing.assert_array_equal(
+      decode_after(version, 3, 5), decode_after(version, 3, 5, fill=1e4)
+  )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_padding_of_the_source_is_not_seen(version):
+  """Any ids may stand there."""
+  module, params, arrays = load(version)
+  source_BL = np.where(arrays["mask_BL"], arrays["source_BL"], 7)
+  assert (source_BL != arrays["source_BL"]).any()
+  logits_BTV = full_pass(
+      module, params, source_BL, arrays["mask_BL"], arrays["inputs_BT"]
+  )
+  np.testing.assert_allclose(
+      logits_BTV, arrays["full_BTV"], rtol=0, atol=TOLERANCE
+  )
+
+
+def test_logit_scale_by_version():
+  """v1.0 scales by D^-0.5 (512: .0442), v1.1 does not (B25)."""
+  config = dataclasses.replace(V1_0, d_model=512)
+  assert config.logit_scale == pytest.approx(0.0442, abs=1e-4)
+  assert dataclasses.replace(config, tied=False).logit_scale == 1.0
+  assert load("t5_v1_0")[0].config.tied
+  assert not load("t5_v1_1")[0].config.tied
+
+
+def test_encoder_buckets():
+  """The table of ml-explore/mlx-examples#113."""
+  position = np.arange(10)
+  bucket = functools.partial(
+      t5.relative_bucket, bidirectional=True, buckets=32, max_distance=128
+  )
+  np.testing.assert_array_equal(
+      bucket(position), [0, 17, 18, 19, 20, 21, 22, 23, 24, 24]
+  )
+  np.testing.assert_array_equal(
+      bucket(-position), [0, 1, 2, 3, 4, 5, 6, 7, 8, 8]
+  )
+
+
+def test_decoder_buckets():
+  """Exact to 15, the last from 113 on; what lies ahead has bucket 0."""
+  bucket = functools.partial(
+      t5.relative_bucket, bidirectional=False, buckets=32, max_distance=128
+  )
+  np.testing.assert_array_equal(bucket(-np.arange(17)), np.arange(17))
+  np.testing.assert_array_equal(
+      bucket(np.array([-112, -113, -500, 1, 7])), [30, 31, 31, 0, 0]
+  )
+
+
+@pytest.fixture(scope="module")
+def live():
+  """torch and transformers, quiet; skipped where they are not installed."""
+  torch = pytest.importorskip("torch")
+  transformers = pytest.importorskip("transformers")
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  return torch, transformers
+
+
+def live_logits(live, folder, source_BL, mask_BL, inputs_BT):
+  """-> logits of transformers in float32, and its model."""
+  torch, transformers = live
+  model = transformers.T5ForConditionalGeneration.from_pretrained(
+      folder, dtype=torch.float32
+  ).eval()
+  with torch.no_grad():
+    logits = model(
+        input_ids=torch.tensor(source_BL),
+        attention_mask=torch.tensor(mask_BL).long(),
+        decoder_input_ids=torch.tensor(inputs_BT),
+    ).logits
+  return logits.numpy(), model
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_fixtures_are_what_transformers_says(live, version):
+  _, _, arrays = load(version)
+  want_BTV, _ = live_logits(
+      live,
+      FIXTURES / version,
+      arrays["source_BL"],
+      arrays["mask_BL"],
+      arrays["inputs_BT"],
+  )
+  np.testing.assert_allclose(
+      want_BTV, arrays["full_BTV"], rtol=0, atol=TOLERANCE
+  )
+
+
+@pytest.mark.parametrize("config", (V1_0, V1_1), ids=("v1.0", "v1.1"))
+@pytest.mark.parametrize(
+    "dtype, shard_bytes", (("float32", 4000), ("bfloat16", 10**9))
+)
+def test_written_directory_in_transformers(
+    live, tmp_path, config, dtype, shard_bytes
+):
+  """Equal logits, from one file or many, and the stored type is kept."""
+  hf.save_random_t5(
+      tmp_path / "t5", config, 1, dtype=dtype, max_shard_bytes=shard_bytes
+  )
+  module, params = hf.load_t5(tmp_path / "t5")
+  generator = np.random.default_rng(2)
+  source_BL = generator.integers(0, config.vocab_size, (2, 7))
+  mask_BL = np.arange(7) < np.array([[7], [4]])
+  inputs_BT = generator.integers(0, config.vocab_size, (2, 9))
+  want_BTV, model = live_logits(
+      live, tmp_path / "t5", source_BL, mask_BL, inputs_BT
+  )
+  np.testing.assert_allclose(
+      full_pass(module, params, source_BL, mask_BL, inputs_BT),
+      want_BTV,
+      rtol=0,
+      atol=TOLERANCE,
+  )
+  stored = live[1].AutoConfig.from_pretrained(tmp_path / "t5").dtype
+  assert str(stored).endswith(dtype)
+  # What transformers writes of it is read back as the same model.
+  model.save_pretrained(tmp_path / "again")
+  module, again = hf.load_t5(tmp_path / "again")
+  assert module.config == config
+  jax.tree.map(np.testing.assert_array_equal, params, again)
+
+
+def test_head_that_transformers_5_tied_without_scaling(live, tmp_path):
+  """A v1.1 started in transformers 5 has the embedding as its head."""
+  torch, transformers = live
+  torch.manual_seed(0)
+  config = transformers.T5Config(
+      vocab_size=50,
+      d_model=16,
+      d_kv=4,
+      d_ff=24,
+      num_layers=1,
+      num_heads=2,
+      feed_forward_proj="gated-gelu",
+      tie_word_embeddings=False,
+      decoder_start_token_id=0,
+  )
+  model = transformers.T5ForConditionalGeneration(config)
+  if model.lm_head.weight is not model.shared.weight:
+    pytest.skip("this transformers leaves the head of v1.1 alone")
+  model.save_pretrained(tmp_path)
+  ids_BT = np.arange(8).reshape(1, 8)
+  mask_BT = np.ones((1, 8), bool)
+  want_BTV, _ = live_logits(live, tmp_path, ids_BT, mask_BT, ids_BT)
+  module, params = hf.load_t5(tmp_path)
+  assert not module.config.tied
+  np.testing.assert_allclose(
+      full_pass(module, params, ids_BT, mask_BT, ids_BT),
+      want_BTV,
+      rtol=0,
+      atol=TOLERANCE,
+  )

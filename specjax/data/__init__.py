@@ -1,0 +1,1 @@
+"""Texts: tasks and their references, metrics, and how the corpus is built."""

@@ -1,0 +1,101 @@
+"""Token ids in padded batches of few shapes, in an order fixed by the seed.
+
+Rows are put into length buckets, buckets are cut into batches, and grain
+shuffles the batches anew each epoch. Any batch can be asked for by its number,
+so a run that was killed goes on exactly where it stood.
+"""
+
+import dataclasses
+
+import grain
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchConfig:
+  """How rows become batches.
+
+  Attributes:
+    source_lengths: L of the buckets, rising; longer sources are cut.
+    target_lengths: T of the buckets, rising; longer targets are cut.
+    cost: bound on rows * (T + L / 3), about the work of one batch.
+  """
+
+  source_lengths: tuple[int, ...] = (32, 64, 128, 192)
+  target_lengths: tuple[int, ...] = (16, 32, 64, 128)
+  cost: int = 1200
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+  """source_BL, target_BT padded with 0; lengths say what is real."""
+
+  source_BL: np.ndarray
+  source_length_B: np.ndarray
+  target_BT: np.ndarray
+  target_length_B: np.ndarray
+
+
+def pad(rows, width: int) -> tuple[np.ndarray, np.ndarray]:
+  """Lists of ids -> ([B, width] padded with 0, lengths_B); cuts at width."""
+  lengths = np.array([min(len(row), width) for row in rows], np.int32)
+  out = np.zeros((len(rows), width), np.int32)
+  for i, row in enumerate(rows):
+    out[i, : lengths[i]] = row[:width]
+  return out, lengths
+
+
+class _Batches:
+  """Random access to the batches of one pass over the rows."""
+
+  def __init__(self, sources, targets, config: BatchConfig, seed: int):
+    self._sources, self._targets, self._config = sources, targets, config
+    self._plan = []
+    bucket = lambda lengths, size: next(
+        (n for n in lengths if size <= n), lengths[-1]
+    )
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i in np.random.default_rng(seed).permutation(len(sources)):
+      shape = (
+          bucket(config.source_lengths, len(sources[i])),
+          bucket(config.target_lengths, len(targets[i])),
+      )
+      groups.setdefault(shape, []).append(int(i))
+    for (source_length, target_length), members in sorted(groups.items()):
+      cost = target_length + source_length / 3
+      rows = max(1, int(config.cost / cost))
+      for start in range(0, len(members), rows):
+        chosen = members[start : start + rows]
+        self._plan.append((source_length, target_length, rows, chosen))
+
+  def __len__(self) -> int:
+    return len(self._plan)
+
+  def __getitem__(self, index) -> Batch:
+    source_length, target_length, rows, chosen = self._plan[int(index)]
+    # A short last batch is filled with empty rows: one shape a bucket.
+    blank = [[]] * (rows - len(chosen))
+    source_BL, source_length_B = pad(
+        [self._sources[i] for i in chosen] + blank, source_length
+    )
+    target_BT, target_length_B = pad(
+        [self._targets[i] for i in chosen] + blank, target_length
+    )
+    return Batch(source_BL, source_length_B, target_BT, target_length_B)
+
+
+def batches(sources, targets, config: BatchConfig, seed: int):
+  """An endless grain dataset of `Batch`, indexed by number.
+
+  Args:
+    sources: a list of id lists.
+    targets: a list of id lists, EOS included.
+    config: buckets and size.
+    seed: fixes the grouping and each epoch's order.
+
+  Returns:
+    grain.MapDataset, and the number of batches in one epoch.
+  """
+  one_epoch = _Batches(sources, targets, config, seed)
+  dataset = grain.MapDataset.source(one_epoch).shuffle(seed=seed).repeat()
+  return dataset, len(one_epoch)

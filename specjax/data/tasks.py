@@ -1,0 +1,249 @@
+"""Tasks: the texts to decode, with T5's prefixes, and their references.
+
+    load_task("mini_ende", rows=8)           the shipped held-out rows
+    load_task("wmt14_ende")                  newstest2014, from Hugging Face
+    load_task("cnndm", path="cnndm.jsonl")   the same task, from a local file
+    load_task("file", path="mine.jsonl")     any rows, taken as they are
+    from_text("translate English to German: Good morning.")
+
+A file is JSON lines with `source` and `reference` (and `id`, the line's number
+if it has none), or a pair of text files with a line each, "a.en,a.de".
+"""
+
+import dataclasses
+import importlib.resources
+import itertools
+import json
+import os
+import pathlib
+from typing import Any, Callable, Iterable, Iterator, Sequence
+
+from specjax.errors import UserError
+
+TRANSLATE = "translate English to German: "
+SUMMARIZE = "summarize: "
+
+Path = str | os.PathLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """One text to decode; `source` has its prefix already."""
+
+  id: str
+  source: str
+  reference: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """Where a task's texts come from and how its outputs are judged.
+
+  Attributes:
+    prefix: what T5 reads before each source.
+    metric: "bleu", "rouge", or "" where there is nothing to judge by.
+    shipped: name of the held-out file in the package, for the mini tasks.
+    hub: arguments of `datasets.load_dataset`, for the public tasks.
+    columns: row of the hub's dataset -> (source, reference).
+    instead: the config that runs without any download.
+  """
+
+  prefix: str = ""
+  metric: str = ""
+  shipped: str = ""
+  hub: tuple[str, ...] = ()
+  columns: Callable[[dict[str, Any]], tuple[str, str]] | None = None
+  instead: str = ""
+
+
+TASKS = {
+    "mini_ende": Task(TRANSLATE, "bleu", shipped="ende.jsonl"),
+    "mini_summ": Task(SUMMARIZE, "rouge", shipped="summ.jsonl"),
+    "wmt14_ende": Task(
+        TRANSLATE,
+        "bleu",
+        hub=("wmt/wmt14", "de-en"),
+        columns=lambda row: tuple(row["translation"][k] for k in ("en", "de")),
+        instead="configs/ende_t5small.py:mini",
+    ),
+    "cnndm": Task(
+        SUMMARIZE,
+        "rouge",
+        hub=("abisee/cnn_dailymail", "3.0.0"),
+        columns=lambda row: (row["article"], row["highlights"]),
+        instead="configs/cnndm_t5small.py:mini",
+    ),
+    "file": Task(),
+}
+
+
+def get_task(name: str) -> Task:
+  """Returns a task by name; raises UserError with the known names."""
+  if name not in TASKS:
+    known = ", ".join(TASKS)
+    raise UserError(f"data.task: no task {name!r}; the tasks are {known}")
+  return TASKS[name]
+
+
+def load_task(
+    name: str,
+    *,
+    rows: int | None = None,
+    path: Path | Sequence[Path] | None = None,
+    split: str = "test",
+) -> list[Example]:
+  """Returns a task's examples, their sources prefixed.
+
+  Args:
+    name: a key of TASKS.
+    rows: how many examples, from the front; None takes all.
+    path: JSON lines, or two text files (a pair, or "sources,references"), read
+      in place of what the task would fetch.
+    split: which split of a public dataset; only "test" is shipped.
+
+  Raises:
+    UserError: an unknown task, a bad row (file, line and field are named), or
+      texts that can be had neither here nor from Hugging Face.
+  """
+  task = get_task(name)
+  if rows is not None and rows < 1:
+    raise UserError(f"data.rows: {rows} is no number of rows; give 1 or more")
+  if path is not None:
+    examples = _read(path)
+  elif task.shipped:
+    examples = _shipped(name, task, split)
+  elif task.hub:
+    examples = _from_hub(name, task, split)
+  else:
+    raise UserError("data.path: task 'file' needs the path of JSON lines")
+  examples = [
+      dataclasses.replace(example, source=task.prefix + example.source)
+      for example in itertools.islice(examples, rows)
+  ]
+  if not examples:
+    raise UserError(f"data.path: {path or name} has no rows")
+  return examples
+
+
+def from_text(text: str, prefix: str = "") -> list[Example]:
+  """Returns one example with a person's own text and no reference."""
+  if not text.strip():
+    raise UserError("data.text: the text is empty; give something to decode")
+  return [Example("text", prefix + text)]
+
+
+# --- files ------------------------------------------------------------------
+
+
+def _read(path: Path | Sequence[Path]) -> Iterator[Example]:
+  if isinstance(path, str) and "," in path and not os.path.exists(path):
+    path = path.split(",")
+  if isinstance(path, (str, os.PathLike)):
+    return read_jsonl(path)
+  if len(path) != 2:
+    raise UserError(f"data.path: one file or two, not {len(path)}: {path}")
+  return read_text_pair(*path)
+
+
+def read_jsonl(path: Path) -> Iterator[Example]:
+  """Yields a file's rows; raises UserError at the first bad one."""
+  seen: dict[str, int] = {}
+  for number, line in _lines(path):
+    if not line.strip():
+      continue
+    try:
+      row = json.loads(line)
+    except json.JSONDecodeError as error:
+      raise _bad(path, number, f"is not JSON ({error.msg})") from None
+    example = _example(path, number, row)
+    if example.id in seen:
+      first = seen[example.id]
+      raise _bad(path, number, f"field 'id' {example.id!r} is line {first}'s")
+    seen[example.id] = number
+    yield example
+
+
+def read_text_pair(source: Path, reference: Path) -> Iterator[Example]:
+  """Yields examples of two files whose lines correspond."""
+  pairs = itertools.zip_longest(_lines(source), _lines(reference))
+  for number, (left, right) in enumerate(pairs, 1):
+    if left is None or right is None:
+      short, long = (source, reference) if left is None else (reference, source)
+      raise _bad(short, number, f"is missing; {long} goes on")
+    row = {"source": left[1].strip(), "reference": right[1].strip()}
+    yield _example(source, number, row)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+  """Yields (number, line); only a line feed ends a line, as JSON lines ask."""
+  path = pathlib.Path(path).expanduser()
+  try:
+    file = open(path, "rb")
+  except OSError as error:
+    raise UserError(f"data.path: {path}: {error.strerror}") from None
+  with file:
+    for number, line in enumerate(file, 1):
+      try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+      except UnicodeDecodeError:
+        raise _bad(path, number, "is not UTF-8") from None
+      yield number, text.rstrip("\r\n")
+
+
+def _example(path: Path, number: int, row: Any) -> Example:
+  if not isinstance(row, dict):
+    raise _bad(path, number, "is not a JSON object")
+  for field in ("source", "reference"):
+    if field not in row:
+      raise _bad(path, number, f"field '{field}' is missing")
+    if not isinstance(row[field], str):
+      kind = type(row[field]).__name__
+      raise _bad(path, number, f"field '{field}' is {kind}, not a string")
+  if not row["source"].strip():
+    raise _bad(path, number, "field 'source' is empty")
+  name = row.get("id", number)
+  if not isinstance(name, (str, int)) or isinstance(name, bool):
+    kind = type(name).__name__
+    raise _bad(path, number, f"field 'id' is {kind}, not a string")
+  return Example(str(name), row["source"], row["reference"])
+
+
+def _bad(path: Path, number: int, what: str) -> UserError:
+  return UserError(f"data.path: {os.fspath(path)}, line {number} {what}")
+
+
+# --- shipped and public texts -----------------------------------------------
+
+
+def _shipped(name: str, task: Task, split: str) -> Iterator[Example]:
+  if split != "test":
+    raise UserError(f"data.split: {name} has only 'test', not {split!r}")
+  folder = importlib.resources.files("specjax") / "assets/mini/heldout"
+  with importlib.resources.as_file(folder / task.shipped) as path:
+    return iter(list(read_jsonl(path)))
+
+
+def _from_hub(name: str, task: Task, split: str) -> Iterator[Example]:
+  missing = (
+      f"data.path: {name} needs split '{split}' of {' '.join(task.hub)} from"
+      " Hugging Face ({}); save it as JSON lines with 'source' and 'reference'"
+      " and give --config.data.path=FILE, or run"
+      f" --config {task.instead} on the shipped family"
+  )
+  try:
+    import datasets
+  except ImportError:
+    remedy = "pip install 'specjax[hub]' fetches it"
+    raise UserError(missing.format(remedy)) from None
+  try:
+    table = datasets.load_dataset(*task.hub, split=split)
+  except (OSError, ValueError) as error:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    raise UserError(missing.format(reason)) from error
+  return _hub_examples(table, task)
+
+
+def _hub_examples(table: Iterable[dict[str, Any]], task: Task):
+  for number, row in enumerate(table):
+    source, reference = task.columns(row)
+    yield Example(str(row.get("id", number)), source.strip(), reference.strip())

@@ -1,0 +1,31 @@
+"""The vocabulary, trained on a few made-up lines."""
+
+import json
+import random
+
+import sentencepiece as spm
+
+from specjax.data import corpus
+from specjax.data import vocabulary
+
+
+def test_vocabulary_follows_t5_and_is_the_same_twice(tmp_path):
+  rng = random.Random(0)
+  letters = "abcdefghijklmnopqrstuvwxyz"
+  words = ["".join(rng.choices(letters, k=6)) for _ in range(300)]
+  text = lambda: " ".join(rng.choices(words, k=10))
+  for task in corpus.TASKS:
+    path = corpus.split_file(tmp_path, task, "train")
+    rows = ({"source": text(), "reference": text()} for _ in range(200))
+    corpus.write(path, "".join(json.dumps(row) + "\n" for row in rows))
+  path = vocabulary.build(tmp_path, size=300)
+  model = spm.SentencePieceProcessor(model_file=str(path))
+  assert model.get_piece_size() == 300
+  assert [model.id_to_piece(i) for i in range(3)] == ["<pad>", "</s>", "<unk>"]
+  assert (model.pad_id(), model.eos_id(), model.unk_id()) == (0, 1, 2)
+  assert model.bos_id() == -1
+  # Capital umlauts are rare enough to fall out of the coverage.
+  text = "Öffnen Sie Ähnliches: 100 % {x} – „Übung“"
+  assert model.decode(model.encode(text)) == text
+  first = path.read_bytes()
+  assert vocabulary.train(vocabulary.train_texts(tmp_path), 300) == first

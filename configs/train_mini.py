@@ -43,14 +43,14 @@ def get_config(only: str = ""):
       name: shape for name, shape in _SHAPES.items() if only in ("", name)
   }
   config.vocabulary = 8128  # 8,000 pieces, 100 extra ids, padded
-  config.steps = 900
+  config.steps = 800
   config.warmup = 60
   config.matrix_rate = 5e-3
   config.other_rate = 3e-3
   config.weight_decay = 0.01
-  config.micro_batches = 3
+  config.micro_batches = 2
   config.cost = 1200
-  config.source_lengths = (32, 64, 128)
+  config.source_lengths = (32, 64, 96)
   config.target_lengths = (16, 32, 64, 128)
   config.held_out_rows = 200
   config.evaluate_every = 100

@@ -107,7 +107,8 @@ def test_optimizer_gives_layer_matrices_to_muon_and_the_rest_to_adamw():
   ids = jnp.ones((1, 3), jnp.int32)
   params = jax.jit(module.init)(jax.random.key(0), ids, ids == 1, ids)
   rule = optimizer.make_optimizer(
-      optimizer.OptimizerConfig(warmup=1, steps=9, weight_decay=0.0)
+      optimizer.OptimizerConfig(warmup=1, steps=9, weight_decay=0.0),
+      head_width=4,
   )
   state = jax.jit(rule.init)(params)
   noise = lambda i, x: jax.random.normal(jax.random.key(i), x.shape)
@@ -119,7 +120,8 @@ def test_optimizer_gives_layer_matrices_to_muon_and_the_rest_to_adamw():
   assert all(not np.any(x) for x in jax.tree.leaves(updates))
   updates, _ = update(gradient, state, params)
   spread = lambda x: np.ptp(np.linalg.svd(x)[1]) / np.max(np.linalg.svd(x)[1])
-  inner = updates["params"]["decoder_layers_0"]["attention"]["q"]["kernel"]
+  attention = updates["params"]["decoder_layers_0"]["attention"]
+  inner = attention["q"]["kernel"]
   # Five Newton-Schulz steps leave singular values between about 0.7 and 1.2.
   assert spread(inner) < 0.5
   assert spread(updates["params"]["lm_head"]["kernel"]) > 0.5
@@ -157,3 +159,18 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(tmp_path):
   # Steps that were taken twice gave the same losses both times.
   assert entries[3]["loss"] == entries[5]["loss"]
   assert entries[-1]["held_out_copy"] < entries[3]["held_out_copy"]
+
+
+def test_queries_learn_slower_by_the_root_of_the_head_width():
+  """Else T5's unscaled scores saturate under updates of equal size."""
+  params = {"decoder_layers_0": {"q": jnp.eye(4), "k": jnp.eye(4)}}
+  rule = optimizer.make_optimizer(
+      optimizer.OptimizerConfig(warmup=1, steps=9, weight_decay=0.0),
+      head_width=16,
+  )
+  state = rule.init(params)
+  update = jax.jit(rule.update)
+  _, state = update(params, state, params)
+  updates, _ = update(params, state, params)
+  layer = updates["decoder_layers_0"]
+  np.testing.assert_allclose(layer["q"] * 4, layer["k"], rtol=1e-6)

@@ -44,7 +44,8 @@ class TrainConfig:
   batch: batches_lib.BatchConfig
   micro_batches: int
   seed: int
-  out: pathlib.Path
+  # Not part of what is compiled.
+  out: pathlib.Path = dataclasses.field(compare=False)
   evaluate_every: int
   checkpoint_every: int
 
@@ -98,27 +99,26 @@ def _add_gradient(module, params, total, arrays):
   return jax.tree.map(jnp.add, total, (value, count, gradient))
 
 
+def _optimizer(config: TrainConfig):
+  return optimizer_lib.make_optimizer(config.optimizer, config.model.d_kv)
+
+
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
-def _update(config: optimizer_lib.OptimizerConfig, params, state, total):
+def _update(config: TrainConfig, params, state, total):
   """One update by the mean gradient; also returns the mean loss."""
   value, count, gradient = total
   gradient = jax.tree.map(lambda g: g / count, gradient)
-  optimizer = optimizer_lib.make_optimizer(config)
-  updates, state = optimizer.update(gradient, state, params)
+  updates, state = _optimizer(config).update(gradient, state, params)
   return optax.apply_updates(params, updates), state, value / count
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _initial(module, config: optimizer_lib.OptimizerConfig, key):
-  ids_B1 = jnp.zeros((1, 1), jnp.int32)
-  params = module.init(key, ids_B1, ids_B1 == 0, ids_B1)
-  return params, optimizer_lib.make_optimizer(config).init(params)
-
-
+@functools.partial(jax.jit, static_argnums=0)
 def initial(config: TrainConfig):
   """(parameters, optimiser state) at step 0."""
+  ids_B1 = jnp.zeros((1, 1), jnp.int32)
   key = jax.random.key(config.seed)
-  return _initial(t5.T5(config.model), config.optimizer, key)
+  params = t5.T5(config.model).init(key, ids_B1, ids_B1 == 0, ids_B1)
+  return params, _optimizer(config).init(params)
 
 
 def step(config: TrainConfig, params, state, micro_batches):
@@ -129,7 +129,7 @@ def step(config: TrainConfig, params, state, micro_batches):
   for batch in micro_batches:
     total = _add_gradient(module, params, total, _arrays(batch))
   tokens = int(total[1])
-  params, state, loss = _update(config.optimizer, params, state, total)
+  params, state, loss = _update(config, params, state, total)
   return params, state, float(loss), tokens
 
 

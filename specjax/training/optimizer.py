@@ -39,10 +39,33 @@ def _dimensions(params):
   return jax.tree_util.tree_map_with_path(mark, params)
 
 
-def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+def _slow_queries(head_width: int) -> optax.GradientTransformation:
+  """Divides the updates of query projections by sqrt(K).
+
+  T5 does not divide scores by sqrt(K): its queries are born that much smaller
+  instead. Muon's updates all have one size, so queries would outgrow it within
+  a hundred steps and every softmax would saturate.
+  """
+
+  def scale(path, update):
+    is_query = any(getattr(key, "key", "") == "q" for key in path)
+    return update * head_width**-0.5 if is_query else update
+
+  return optax.stateless(
+      lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates)
+  )
+
+
+def make_optimizer(
+    config: OptimizerConfig, head_width: int
+) -> optax.GradientTransformation:
   """Muon and AdamW with a linear warm-up and a linear fall to 0.
 
   Muon: arXiv 2502.16982 (update size matched to AdamW's by the factor 0.2).
+
+  Args:
+    config: rates.
+    head_width: K of the model; queries learn slower by sqrt(K).
   """
 
   def schedule(peak):
@@ -62,4 +85,5 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
           muon_weight_dimension_numbers=_dimensions,
           consistent_rms=0.2,
       ),
+      _slow_queries(head_width),
   )

@@ -1,0 +1,1 @@
+"""Verification: laws and drafted tokens in, a Verdict out; pure arrays."""

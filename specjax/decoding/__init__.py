@@ -1,0 +1,1 @@
+"""Decoding: requests, state, and the one loop."""

@@ -1,0 +1,1 @@
+"""Sources of drafts, one file each, behind one small protocol."""

@@ -1,0 +1,84 @@
+"""What every source of drafts is shown and must answer."""
+
+from typing import Any, Protocol
+
+from flax import struct
+import jax
+
+from specjax import settings
+from specjax.verify import proposal as proposals
+
+
+@struct.dataclass
+class Context:
+  """What a drafter may see of the batch at the top of a round.
+
+  Attributes:
+    tokens_BS: committed tokens, prompt first; 0 beyond the row's length.
+    length_B: how many are committed.
+    prompt_B: how many of them are the prompt.
+    source_BL: source ids of an encoder-decoder, else None.
+    source_mask_BL: True at real source tokens, else None.
+    memory: the target's encoder output and what was made of it, else None.
+    sampling: the rows' settings.
+    remaining_B: new tokens that the row may still emit.
+    active_B: False once the row has ended.
+  """
+
+  tokens_BS: jax.Array
+  length_B: jax.Array
+  prompt_B: jax.Array
+  source_BL: jax.Array | None
+  source_mask_BL: jax.Array | None
+  memory: Any
+  sampling: settings.Sampling
+  remaining_B: jax.Array
+  active_B: jax.Array
+
+
+class Drafter(Protocol):
+  """A source of drafts. Instances are frozen and hashable: static under jit.
+
+  Attributes:
+    kind: how its tokens come about; decides which verifier is exact.
+    nodes: N, tokens of one proposal at most.
+    depth: G, the longest chain in it.
+    taps: the target's hidden states that `observe` is given (models' order).
+  """
+
+  kind: proposals.Kind
+  nodes: int
+  depth: int
+  taps: tuple[int, ...]
+
+  def prefill(
+      self, params, context: Context, *, prompt_width: int, slots: int
+  ) -> Any:
+    """The state before the first round.
+
+    Args:
+      params: of the drafter.
+      context: of the prompts.
+      prompt_width: the longest prompt, static.
+      slots: S of the caches, static.
+    """
+
+  def propose(
+      self, params, state, context: Context, key_B, width: int
+  ) -> tuple[proposals.Proposal, Any]:
+    """Drafts for one round, in a vocabulary of the target's `width`."""
+
+  def observe(
+      self, params, state, tokens_BT, features, count_B, context: Context
+  ) -> Any:
+    """Hears the tokens that were really emitted, after the cut.
+
+    Args:
+      params: of the drafter.
+      state: as `propose` returned it.
+      tokens_BT: the round's emitted tokens.
+      features: one hidden_BTD a tap, of `last` and the accepted path: entry
+        t stands before tokens_BT[:, t]. The newest token has none yet.
+      count_B: how many of the T count.
+      context: as it was at the top of the round.
+    """

@@ -1,0 +1,291 @@
+"""Text in, text out: a target, a source of drafts, and lists of strings.
+
+    target = load("mini/target")
+    decoder = Decoder(target, draft_model(target, "mini/small", gamma=5))
+    for result in decoder(["translate English to German: A fast editor."]):
+      print(result.text, result.rounds)
+"""
+
+import dataclasses
+from typing import Any, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import checkpoints
+from specjax import errors
+from specjax import settings as settings_lib
+from specjax.checkpoints import tokenizer as tokenizer_lib
+from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
+from specjax.decoding import state as state_lib
+from specjax.drafters import model as model_drafter
+from specjax.drafters import none
+from specjax.verify import token
+
+load = checkpoints.load
+
+
+@dataclasses.dataclass(frozen=True)
+class Drafts:
+  """A source of drafts with its parameters."""
+
+  drafter: Any
+  params: Any
+
+
+NO_DRAFTS = Drafts(none.NoDrafter(), ())
+
+
+def draft_model(
+    target: checkpoints.Checkpoint,
+    name: str,
+    gamma: int,
+    *,
+    dtype=jnp.float32,
+    hint: str = "mini/small is a draft that ships with the package",
+    **options,
+) -> Drafts:
+  """Drafts by a smaller model.
+
+  Args:
+    target: the model they are for.
+    name: of the draft checkpoint, as `load` takes it.
+    gamma: tokens a round.
+    dtype: of the draft model.
+    hint: what a person can do where the draft can't be had.
+    **options: further fields of drafters.model.ModelDrafter.
+
+  Raises:
+    errors.UserError: it can't be had, or its tokenizer is not the target's.
+  """
+  draft = load(name, dtype, hint=hint)
+  tokenizer_lib.check_same(target.tokenizer, draft.tokenizer)
+  drafter = model_drafter.ModelDrafter(draft.module, gamma, **options)
+  return Drafts(drafter, draft.params)
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+  """One round of one row, for showing.
+
+  Attributes:
+    drafted: ids that were judged, in order.
+    accepted: how many of them were emitted.
+    next: the corrected or extra id; None where the cut left it out.
+    p: the target's probability of each drafted token.
+    q: the draft's.
+    coin: the uniform number that decided.
+  """
+
+  drafted: tuple[int, ...]
+  accepted: int
+  next: int | None
+  p: tuple[float, ...]
+  q: tuple[float, ...]
+  coin: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """What became of one text.
+
+  Attributes:
+    text: decoded, without special tokens.
+    tokens: new ids, the EOS included.
+    finish: "eos", or "length" where the budget was spent.
+    rounds: target passes.
+    drafted: tokens proposed.
+    judged: how often each draft position was judged, length G.
+    accepted: how often its token was accepted, length G.
+    overlap: sum of sum min(p, q) over judged positions, length G; zeros
+      unless the rule was asked for it.
+    log_probs: of each token under the model's own softmax, or None.
+    law_log_probs: of each token under the law it was drawn from, or None.
+    trace: the rounds, or None.
+  """
+
+  text: str
+  tokens: tuple[int, ...]
+  finish: str
+  rounds: int
+  drafted: int
+  judged: tuple[int, ...]
+  accepted: tuple[int, ...]
+  overlap: tuple[float, ...]
+  log_probs: tuple[float, ...] | None
+  law_log_probs: tuple[float, ...] | None
+  trace: tuple[Round, ...] | None
+
+
+def make_requests(
+    target: checkpoints.Checkpoint,
+    texts: Sequence[str],
+    settings: settings_lib.Settings,
+    *,
+    max_new_tokens: int,
+    ids: Sequence[int] | None = None,
+    max_source_tokens: int = 512,
+) -> list[requests_lib.Request]:
+  """Texts -> requests; longer sources are cut before their EOS.
+
+  Args:
+    target: whose tokenizer and start token are used.
+    texts: the sources, with their task's prefix.
+    settings: sampling of all of them.
+    max_new_tokens: budget of each.
+    ids: of the requests; 0, 1, ... where None.
+    max_source_tokens: longer sources are cut.
+  """
+  for i, text in enumerate(texts):
+    if not isinstance(text, str) or not text.strip():
+      raise errors.UserError(f"texts: number {i} is empty or not a string")
+  tokenizer = target.tokenizer
+  rows = [
+      row if len(row) <= max_source_tokens
+      else row[: max_source_tokens - 1] + [tokenizer.eos_id]
+      for row in tokenizer.encode_batch(list(texts))
+  ]
+  start = target.module.config.decoder_start_token_id
+  return [
+      requests_lib.Request(i, tuple(row), (start,), settings, max_new_tokens)
+      for i, row in zip(ids if ids is not None else range(len(rows)), rows)
+  ]
+
+
+def make_batches(
+    target: checkpoints.Checkpoint,
+    requests: list[requests_lib.Request],
+    *,
+    batch: int,
+    seed: int,
+) -> list[requests_lib.Batch]:
+  """Requests in order, `batch` rows at a time; the last is filled up."""
+  return [
+      requests_lib.make_batch(
+          requests[i : i + batch],
+          vocabulary=target.module.config.vocab_size,
+          seed=seed,
+          rows=batch,
+      )
+      for i in range(0, len(requests), batch)
+  ]
+
+
+def results(
+    target: checkpoints.Checkpoint, state: state_lib.State, rows: int
+) -> list[Result]:
+  """The first `rows` rows of a finished batch, read back to the host."""
+  # Keys are of no use outside, and numpy has no type for them.
+  state = state.replace(key_B=None, cache=None, memory=None, drafter=None)
+  state = jax.device_get(state)
+  return [_result(target, state, i) for i in range(rows)]
+
+
+def _result(target, state: state_lib.State, i: int) -> Result:
+  start, end = int(state.prompt_B[i]), int(state.length_B[i])
+  new = slice(start, end)
+  tokens = tuple(map(int, state.tokens_BS[i, new]))
+  tallies = state.tallies
+  numbers = lambda buffer: tuple(np.asarray(buffer[i]).tolist())
+  log_probs = state.log_probs
+  return Result(
+      text=target.tokenizer.decode(tokens),
+      tokens=tokens,
+      finish="eos" if state.ended_B[i] else "length",
+      rounds=int(tallies.rounds_B[i]),
+      drafted=int(tallies.drafted_B[i]),
+      judged=numbers(tallies.judged_BG),
+      accepted=numbers(tallies.accepted_BG),
+      overlap=numbers(tallies.overlap_BG),
+      log_probs=log_probs and numbers(log_probs.model_BS[:, new]),
+      law_log_probs=log_probs and numbers(log_probs.law_BS[:, new]),
+      trace=state.trace and _rounds(state, i),
+  )
+
+
+def _rounds(state: state_lib.State, i: int) -> tuple[Round, ...]:
+  trace = state.trace
+  rounds = []
+  for r in range(int(state.tallies.rounds_B[i])):
+    judged = int(np.sum(trace.draft_BRG[i, r] >= 0))
+    first = lambda buffer: tuple(buffer[i, r, :judged].tolist())
+    after = int(trace.next_BR[i, r])
+    rounds.append(
+        Round(
+            drafted=first(trace.draft_BRG),
+            accepted=int(trace.accepted_BR[i, r]),
+            next=None if after < 0 else after,
+            p=first(trace.p_BRG),
+            q=first(trace.q_BRG),
+            coin=first(trace.coin_BRG),
+        )
+    )
+  return tuple(rounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+  """Decodes lists of strings.
+
+  Attributes:
+    target: whose law comes out.
+    drafts: where drafts come from; NO_DRAFTS is plain decoding.
+    rule: how they are judged.
+    batch: rows decoded at a time.
+  """
+
+  target: checkpoints.Checkpoint
+  drafts: Drafts = NO_DRAFTS
+  rule: token.TokenRule = token.TokenRule()
+  batch: int = 8
+
+  def __call__(
+      self,
+      texts: Sequence[str],
+      settings: settings_lib.Settings = settings_lib.Settings(),
+      *,
+      max_new_tokens: int = 128,
+      ids: Sequence[int] | None = None,
+      seed: int = 0,
+      log_probs: bool = False,
+      trace: bool = False,
+  ) -> list[Result]:
+    """Decodes `texts`.
+
+    Args:
+      texts: sources, with their task's prefix.
+      settings: temperature 0 is greedy.
+      max_new_tokens: budget of each.
+      ids: of the requests; a text keeps its random numbers with its id.
+      seed: of the run.
+      log_probs: also report each token's log-probabilities.
+      trace: also report each round.
+
+    Returns:
+      One Result a text, in order.
+    """
+    requests = make_requests(
+        self.target,
+        texts,
+        settings,
+        max_new_tokens=max_new_tokens,
+        ids=ids,
+    )
+    loop = loop_lib.Loop(
+        self.target.module,
+        self.drafts.drafter,
+        dataclasses.replace(self.rule, trace=trace),
+        log_probs=log_probs,
+        trace=trace,
+    )
+    rows = min(self.batch, max(1, len(requests)))
+    out = []
+    for batch in make_batches(self.target, requests, batch=rows, seed=seed):
+      state = loop.prefill(
+          self.target.params, self.drafts.params, batch, max_new_tokens
+      )
+      state = loop.run(self.target.params, self.drafts.params, state)
+      out += results(self.target, state, min(rows, len(requests) - len(out)))
+    return out

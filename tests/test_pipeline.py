@@ -1,0 +1,157 @@
+"""Text in, text out, on tiny random T5 directories."""
+
+import importlib.resources
+
+import jax.numpy as jnp
+import pytest
+import sentencepiece
+
+from specjax import pipeline
+from specjax.checkpoints import hf
+from specjax.errors import UserError
+from specjax.models import t5
+from specjax.settings import Settings
+
+_ASSETS = importlib.resources.files("specjax") / "assets" / "mini"
+_TEXTS = ["translate English to German: A fast editor.", "summarize: Hello."]
+
+
+def _write(path, seed, width):
+  config = t5.T5Config(
+      vocab_size=8128,
+      d_model=width,
+      d_kv=8,
+      d_ff=32,
+      num_layers=1,
+      num_decoder_layers=1,
+      num_heads=2,
+      gated=True,
+      tied=False,
+  )
+  hf.save_random_t5(
+      path, config, seed, tokenizer_file=_ASSETS / "target" / "spiece.model"
+  )
+  return str(path)
+
+
+@pytest.fixture(scope="module", name="names")
+def fixture_names(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("models")
+  return _write(folder / "target", 0, 32), _write(folder / "draft", 1, 16)
+
+
+@pytest.fixture(scope="module", name="decoder")
+def fixture_decoder(names):
+  target = pipeline.load(names[0])
+  return pipeline.Decoder(
+      target, pipeline.draft_model(target, names[1], gamma=2), batch=4
+  )
+
+
+def test_ten_lines_of_the_readme(decoder):
+  results = decoder(
+      _TEXTS, Settings(temperature=0.0), max_new_tokens=6, log_probs=True
+  )
+  assert len(results) == 2
+  for result in results:
+    assert isinstance(result.text, str)
+    assert result.text == decoder.target.tokenizer.decode(result.tokens)
+    assert result.finish in ("eos", "length")
+    assert len(result.tokens) == len(result.log_probs) <= 6
+    assert all(value < 0 for value in result.log_probs)
+    assert result.law_log_probs == (0.0,) * len(result.tokens)
+    # Each round adds one token of its own, but for a last one that was cut.
+    extra = sum(result.accepted) + result.rounds - len(result.tokens)
+    assert extra in (0, 1)
+
+
+def test_speculative_texts_are_those_of_plain_decoding(decoder):
+  plain = pipeline.Decoder(decoder.target, batch=4)
+  a = plain(_TEXTS, max_new_tokens=6)
+  b = decoder(_TEXTS, max_new_tokens=6)
+  assert [r.tokens for r in a] == [r.tokens for r in b]
+  assert all(r.rounds == len(r.tokens) and r.drafted == 0 for r in a)
+
+
+def test_a_text_keeps_its_numbers_with_its_id(decoder):
+  settings = Settings(temperature=1.0)
+  both = decoder(_TEXTS, settings, max_new_tokens=6, ids=[7, 3])
+  swapped = decoder(_TEXTS[::-1], settings, max_new_tokens=6, ids=[3, 7])
+  other = decoder(_TEXTS, settings, max_new_tokens=6, ids=[7, 3], seed=1)
+  assert [r.tokens for r in both] == [r.tokens for r in swapped[::-1]]
+  assert [r.tokens for r in both] != [r.tokens for r in other]
+
+
+def test_more_texts_than_rows_come_back_in_order(decoder):
+  texts = [f"summarize: {word}" for word in "one two three four five".split()]
+  results = decoder(texts, max_new_tokens=6)
+  assert len(results) == 5
+  again = decoder(texts[1:], max_new_tokens=6)
+  assert results[4].tokens == again[3].tokens
+
+
+def test_trace_spells_the_tokens(decoder):
+  settings = Settings(temperature=1.0)
+  result = decoder(_TEXTS[:1], settings, max_new_tokens=6, trace=True)[0]
+  spelled = []
+  for entry in result.trace:
+    spelled += entry.drafted[: entry.accepted]
+    spelled += [] if entry.next is None else [entry.next]
+    for i, (p, q, coin) in enumerate(zip(entry.p, entry.q, entry.coin)):
+      assert (coin * q < p) == (i < entry.accepted)
+  assert tuple(spelled) == result.tokens
+
+
+def test_long_sources_are_cut_before_their_end(decoder):
+  request = pipeline.make_requests(
+      decoder.target,
+      ["summarize: " + "word " * 50],
+      Settings(),
+      max_new_tokens=3,
+      max_source_tokens=10,
+  )[0]
+  assert len(request.source) == 10 and request.source[-1] == 1
+
+
+@pytest.mark.parametrize("texts", [[""], [" "], [None], ["ok", 3]])
+def test_texts_that_are_none_are_refused(decoder, texts):
+  with pytest.raises(UserError, match=f"texts: number {len(texts) - 1}"):
+    decoder(texts)
+
+
+def test_no_texts_give_no_results(decoder):
+  assert decoder([]) == []
+
+
+def test_a_draft_with_another_tokenizer_is_refused(decoder, names, tmp_path):
+  """A wrong pair would only show as acceptance near zero (vllm#7252)."""
+  text = tmp_path / "text"
+  text.write_text("\n".join(f"word{i} and other" for i in range(200)))
+  sentencepiece.SentencePieceTrainer.train(
+      input=str(text),
+      model_prefix=str(tmp_path / "spiece"),
+      vocab_size=60,
+      hard_vocab_limit=False,
+      pad_id=0,
+      eos_id=1,
+      unk_id=2,
+      bos_id=-1,
+      minloglevel=2,
+  )
+  config = decoder.target.module.config
+  hf.save_random_t5(
+      tmp_path / "draft", config, tokenizer_file=tmp_path / "spiece.model"
+  )
+  with pytest.raises(UserError, match="draft: its tokenizer is not"):
+    pipeline.draft_model(decoder.target, str(tmp_path / "draft"), gamma=2)
+
+
+def test_gamma_must_be_positive(decoder, names):
+  with pytest.raises(ValueError, match="gamma"):
+    pipeline.draft_model(decoder.target, names[1], gamma=0)
+
+
+def test_dtype_reaches_parameters_and_activations(names):
+  target = pipeline.load(names[0], jnp.bfloat16)
+  assert target.module.dtype == jnp.bfloat16
+  assert target.params["params"]["shared"].dtype == jnp.bfloat16

@@ -1,0 +1,29 @@
+"""Leviathan et al. (arXiv 2211.17192), Table 2: CNNDM, T5-base drafts.
+
+Paper row: T5-XXL (11B) with T5-base (250M), CNN/DM, gamma 5, T = 0:
+alpha .73, c .04, 3.0x measured (`:T1`, gamma 3: .55, .04, 2.2x); batch 1, one
+TPU-v4. The paper fine-tuned T5 v1.1 checkpoints on the task and did not publish
+them. flan-t5-xxl and flan-t5-base have their shapes (v1.1) but were tuned on
+many instructions; `:t5` takes t5-11b and t5-base, which are v1.0 (another
+shape: 128 heads, 65,536 wide) and saw CNN/DM in their own training.
+
+Command: python -m specjax.run --config configs/cnndm_t5base.py
+         variants :T1, :t5 and :mini (the shipped family and its held-out
+         rows), also together: configs/cnndm_t5base.py:mini,T1
+Time: the download of 46 GB first; `:mini` a few minutes on two CPU cores.
+Expected: see results/README.md
+"""
+
+from specjax import config
+
+
+def get_config(variant: str = ""):
+  """`variant` is any of T1, t5 and mini, with commas between them."""
+  return config.paper_row(
+      variant,
+      task="cnndm",
+      draft="base",
+      gamma=5,
+      gamma_sampled=3,
+      gamma_mini=3,
+  )

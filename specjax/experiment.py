@@ -1,0 +1,208 @@
+"""One experiment: decoded, timed, judged.
+
+    report, details = run(prepare.prepare(config))
+
+`report` has the keys that other tools rely on, `details` what stands behind
+them.
+"""
+
+import contextlib
+import dataclasses
+import sys
+from typing import Any, Callable, Sequence
+
+import jax
+import tqdm
+
+from specjax import pipeline
+from specjax import prepare as prepare_lib
+from specjax import sections
+from specjax import settings as settings_lib
+from specjax.measure import acceptance
+from specjax.measure import lossless
+from specjax.measure import report as report_lib
+from specjax.measure import steps as steps_lib
+from specjax.measure import timing
+
+
+def precision(config: sections.Experiment):
+  """float32 means float32: TPUs and GPUs multiply in less unless told."""
+  if config.decode.dtype == "float32":
+    return jax.default_matmul_precision("float32")
+  return contextlib.nullcontext()
+
+
+def decode(
+    setup: prepare_lib.Setup,
+    side: timing.Side,
+    tick: Callable[[], None] = lambda: None,
+) -> list[pipeline.Result]:
+  """Decodes every row once; results in the order of the rows."""
+  out = {}
+  for group in setup.groups(len(setup.requests)):
+    state = side.run(side.prefill(group.batch))
+    read = pipeline.results(setup.target, state, len(group.rows))
+    out.update(zip(group.rows, read))
+    tick()
+  return [out[i] for i in range(len(out))]
+
+
+def run(
+    setup: prepare_lib.Setup, command: str = ""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Times, decodes and judges; shows how far it is.
+
+  Args:
+    setup: from `prepare`.
+    command: that started the run, for its details.
+
+  Returns:
+    The report and its details, see measure.report.
+  """
+  with precision(setup.config), _Progress() as progress:
+    measured = _measure(setup, progress)
+  return report_lib.make(dataclasses.replace(measured, command=command))
+
+
+def trace(setup: prepare_lib.Setup) -> pipeline.Result:
+  """Decodes the first row with drafts and records every round."""
+  loop = setup.speculative.loop
+  traced = dataclasses.replace(
+      loop, rule=dataclasses.replace(loop.rule, trace=True), trace=True
+  )
+  side = dataclasses.replace(setup.speculative, loop=traced)
+  [group] = setup.groups(1)
+  with precision(setup.config):
+    state = side.run(side.prefill(group.batch))
+  return pipeline.results(setup.target, state, 1)[0]
+
+
+def _measure(
+    setup: prepare_lib.Setup, progress: "_Progress"
+) -> report_lib.Measured:
+  config = setup.config
+  measure, rows = config.measure, len(setup.requests)
+  timed = setup.groups(measure.timed_rows or rows)
+  calls = 2 * len(timed)
+  progress.phase("timing", calls * (measure.warmup + measure.repeats))
+  times = timing.interleave(
+      {timing.PLAIN: setup.plain, timing.SPECULATIVE: setup.speculative},
+      [group.batch for group in timed],
+      repeats=measure.repeats,
+      warmup=measure.warmup,
+      tick=progress.tick,
+  )
+  progress.phase("steps", 3 * (measure.repeats + 1))
+  steps = steps_lib.measure(
+      setup.plain,
+      setup.speculative,
+      # Batches are in order of width: the middle one is a usual one.
+      timed[len(timed) // 2].batch,
+      steps=measure.steps,
+      repeats=measure.repeats,
+      tick=progress.tick,
+  )
+  progress.phase("decoding", 2 * len(setup.groups(rows)))
+  plain = decode(setup, setup.plain, progress.tick)
+  speculative = decode(setup, setup.speculative, progress.tick)
+  progress.phase("acceptance", rows)
+  mean, positions = alpha(setup, plain, progress.tick)
+  return report_lib.Measured(
+      config=config,
+      examples=setup.examples,
+      plain=plain,
+      speculative=speculative,
+      mismatches=_mismatches(setup, plain, speculative),
+      alpha=mean,
+      positions=positions,
+      gamma=setup.drafts.drafter.depth,
+      steps=steps,
+      times=times,
+      timed_rows=sum(len(group.rows) for group in timed),
+  )
+
+
+def pair(setup: prepare_lib.Setup) -> acceptance.Pair:
+  """The two models whose laws are compared, and what judges them."""
+  drafter = setup.drafts.drafter
+  return acceptance.Pair(
+      setup.target.module,
+      drafter.module,
+      setup.speculative.loop.rule,
+      drafter.argmax,
+  )
+
+
+def alpha(
+    setup: prepare_lib.Setup,
+    plain: Sequence[pipeline.Result],
+    tick: Callable[[], None] = lambda: None,
+) -> tuple[float | None, int]:
+  """alpha over plain decoding's output, and its number of places.
+
+  None without a draft model.
+  """
+  if not setup.drafts.drafter.depth:
+    return None, 0
+  eos = (setup.target.module.config.eos_token_id,)
+  draft_settings = setup.config.draft_settings(eos)
+
+  def rows():
+    for i, result in enumerate(plain):
+      yield setup.single(i, result.tokens)
+      tick()
+
+  return acceptance.alpha(
+      pair(setup),
+      setup.target.params,
+      setup.drafts.params,
+      rows(),
+      settings_lib.stack([draft_settings], setup.vocabulary),
+  )
+
+
+def _mismatches(setup: prepare_lib.Setup, plain, speculative):
+  """Rows that differ in greedy decoding; None where rows are sampled."""
+  sampling = setup.config.sampling
+  if sampling.temperature > 0 and sampling.top_p > 0:
+    return None
+  found = []
+  for i, (a, b) in enumerate(zip(plain, speculative)):
+    position = lossless.first_difference(a.tokens, b.tokens)
+    if position is not None:
+      batch, text_BS, _ = setup.single(i, a.tokens)
+      gap = lossless.two_best_gap(
+          setup.target.module, setup.target.params, batch, text_BS, position
+      )
+      found.append(lossless.Mismatch(i, position, gap))
+  return found
+
+
+class _Progress:
+  """One bar a phase."""
+
+  def __init__(self):
+    self._bar = None
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self._close()
+
+  def _close(self):
+    if self._bar is not None:
+      self._bar.close()
+
+  def phase(self, name: str, total: int) -> None:
+    """Begins the next phase of `total` ticks."""
+    self._close()
+    # In a log every refresh is a line of its own.
+    often = 0.1 if sys.stderr.isatty() else 30.0
+    self._bar = tqdm.tqdm(
+        total=total, desc=f"{name:10}", leave=False, mininterval=often
+    )
+
+  def tick(self) -> None:
+    """One more is done."""
+    self._bar.update()

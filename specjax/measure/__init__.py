@@ -1,0 +1,1 @@
+"""Measurements: time, acceptance, losslessness, the gap, and the report."""

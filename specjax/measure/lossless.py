@@ -1,0 +1,70 @@
+"""Greedy speculative decoding must give plain decoding's tokens.
+
+Where it does not, plain decoding's own two best logits tell a fault from a
+near tie: two programs round differently, and only there may it show.
+"""
+
+import dataclasses
+import functools
+from typing import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from specjax.measure import acceptance
+
+NEAR_TIE = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Mismatch:
+  """A row that differs.
+
+  Attributes:
+    row: its place among the rows, from 0.
+    position: of the first new token that differs, from 0.
+    gap: between plain decoding's two best logits there.
+  """
+
+  row: int
+  position: int
+  gap: float
+
+  @property
+  def near_tie(self) -> bool:
+    """Whether rounding explains it."""
+    return self.gap < NEAR_TIE
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+  """Place of the first token that differs, or is missing; None if equal."""
+  if tuple(a) == tuple(b):
+    return None
+  pairs = zip(a, b)
+  length = min(len(a), len(b))
+  return next((i for i, (x, y) in enumerate(pairs) if x != y), length)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _gaps(module, params, batch, text_BS):
+  law = acceptance.teacher_forced(
+      module, params, batch, batch.sampling, text_BS
+  )
+  best_BT2 = jax.lax.top_k(law.logits, 2)[0]
+  return best_BT2[..., 0] - best_BT2[..., 1]
+
+
+def two_best_gap(module, params, batch, text_BS, position: int) -> float:
+  """Gap of the two best logits where a new token was chosen, in float32.
+
+  Args:
+    module: the target.
+    params: its variables, of any type.
+    batch: of one row.
+    text_BS: prompt and plain decoding's new tokens.
+    position: of the token among the new ones.
+  """
+  whole = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+  with jax.default_matmul_precision("float32"):
+    gap_BT = _gaps(module.clone(dtype=jnp.float32), whole, batch, text_BS)
+  return float(gap_BT[0, int(batch.prompt_B[0]) - 1 + position])

@@ -1,0 +1,187 @@
+"""What a run reports: the keys that other tools rely on, and details."""
+
+import dataclasses
+import datetime
+import statistics
+from typing import Any, Sequence
+
+from specjax import sections
+from specjax import theory
+from specjax.data import metrics
+from specjax.data import tasks
+from specjax.measure import acceptance
+from specjax.measure import environment
+from specjax.measure import gap as gap_lib
+from specjax.measure import lossless
+from specjax.measure import steps as steps_lib
+from specjax.measure import timing
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """All that was measured in one run.
+
+  Attributes:
+    config: of the run.
+    examples: the texts, in order.
+    plain: a result a text, without drafts.
+    speculative: likewise, with drafts.
+    mismatches: rows whose tokens differ; None where they are sampled.
+    alpha: None without drafts.
+    positions: places that alpha is the mean of.
+    gamma: drafted tokens a round.
+    steps: seconds of single steps.
+    times: seconds of whole decodings.
+    timed_rows: how many rows those are of.
+    command: that started the run.
+  """
+
+  config: sections.Experiment
+  examples: Sequence[tasks.Example]
+  plain: Sequence[Any]
+  speculative: Sequence[Any]
+  mismatches: Sequence[lossless.Mismatch] | None
+  alpha: float | None
+  positions: int
+  gamma: int
+  steps: steps_lib.Steps
+  times: timing.Times
+  timed_rows: int
+  command: str = ""
+
+
+def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
+  """The report, whose keys stay what they are, and the details behind it."""
+  config, times = measured.config, measured.times
+  steps, gamma = measured.steps, measured.gamma
+  alpha = measured.alpha or 0.0
+  speedups = times.speedups()
+  whole = times.speedups(end_to_end=True)
+  report = {
+      "alpha": measured.alpha,
+      "acceptance_by_position": acceptance.by_position(
+          [row.judged for row in measured.speculative],
+          [row.accepted for row in measured.speculative],
+      ),
+      "block_efficiency": acceptance.block_efficiency(
+          [len(row.tokens) for row in measured.speculative],
+          [row.rounds for row in measured.speculative],
+      ),
+      "c": steps.c,
+      "verify_cost": steps.verify_cost,
+      "predicted_speedup": {
+          "theorem_3_8": theory.speedup(alpha, gamma, steps.c),
+          "with_verify_cost": theory.speedup(
+              alpha, gamma, steps.c, steps.verify_cost
+          ),
+      },
+      "measured_speedup": {
+          "median": statistics.median_low(speedups),
+          "low": min(speedups),
+          "high": max(speedups),
+      },
+      "end_to_end_speedup": statistics.median_low(whole),
+      "gap": dataclasses.asdict(_gap(measured)),
+      "mismatched_rows": None
+      if measured.mismatches is None
+      else len(measured.mismatches),
+      "quality": _quality(measured),
+      "tokens_per_second": {
+          side: times.counts[side].tokens
+          / times.decode[side][times.median_repeat]
+          for side in (timing.PLAIN, timing.SPECULATIVE)
+      },
+      "compile_seconds": times.compile_seconds,
+      "device": environment.device(),
+      "dtype": config.decode.dtype,
+      "batch": config.decode.batch,
+      "gamma": gamma,
+      "drafter": "none" if not gamma else
+      f"{config.draft.kind}:{config.draft.checkpoint}",
+      "sampling": dataclasses.asdict(config.sampling),
+      "commit": environment.commit(),
+      "config": dataclasses.asdict(config),
+  }
+  return report, _details(measured)
+
+
+def _gap(measured: Measured) -> gap_lib.Gap:
+  """Of the repeat with the median speed-up, so that the product is exact."""
+  times = measured.times
+  seconds = lambda side: times.decode[side][times.median_repeat]
+  return gap_lib.decompose(
+      measured.alpha or 0.0,
+      measured.gamma,
+      measured.steps,
+      times.counts[timing.PLAIN],
+      times.counts[timing.SPECULATIVE],
+      seconds(timing.PLAIN),
+      seconds(timing.SPECULATIVE),
+  )
+
+
+def _quality(measured: Measured) -> dict[str, Any]:
+  """BLEU or ROUGE of both outputs; None where the task has no metric."""
+  metric = tasks.get_task(measured.config.data.task).metric
+  references = [example.reference for example in measured.examples]
+  if not metric or not any(references):
+    return {"plain": None, "speculative": None, "metric": None}
+
+  def score(results):
+    texts = [result.text for result in results]
+    if metric == "bleu":
+      return metrics.bleu(texts, references)
+    return metrics.rouge(texts, references)["rougeLsum"]
+
+  return {
+      "plain": score(measured.plain),
+      "speculative": score(measured.speculative),
+      "metric": {"bleu": "bleu", "rouge": "rougeLsum"}[metric],
+  }
+
+
+def _details(measured: Measured) -> dict[str, Any]:
+  times, steps = measured.times, measured.steps
+  per_pass = {
+      side: 1e3
+      * times.decode[side][times.median_repeat]
+      / times.counts[side].passes
+      for side in times.decode
+  }
+  ids = [example.id for example in measured.examples]
+  return {
+      "rows": len(ids),
+      "timed_rows": measured.timed_rows,
+      "alpha_positions": measured.positions,
+      "milliseconds": {
+          "draft_step": 1e3 * steps.draft,
+          "target_step": 1e3 * steps.target,
+          "verify_step": 1e3 * steps.verify,
+          "plain_round": per_pass[timing.PLAIN],
+          "speculative_round": per_pass[timing.SPECULATIVE],
+      },
+      "speedups": times.speedups(),
+      "end_to_end_speedups": times.speedups(end_to_end=True),
+      "decode_seconds": {k: list(v) for k, v in times.decode.items()},
+      "prefill_seconds": {k: list(v) for k, v in times.prefill.items()},
+      "mismatches": [
+          dataclasses.asdict(mismatch)
+          | {"id": ids[mismatch.row], "near_tie": mismatch.near_tie}
+          for mismatch in measured.mismatches or ()
+      ],
+      "outputs": [
+          {
+              "id": name,
+              "plain": plain.text,
+              "speculative": speculative.text,
+              "tokens": len(speculative.tokens),
+              "rounds": speculative.rounds,
+          }
+          for name, plain, speculative in zip(
+              ids, measured.plain, measured.speculative
+          )
+      ],
+      "versions": environment.versions(),
+      "command": measured.command,
+      "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+  }

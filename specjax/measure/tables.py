@@ -1,0 +1,180 @@
+"""A report as a table: for the terminal and for Markdown."""
+
+from typing import Any
+
+from specjax.measure import lossless
+
+SAMPLED = "sampled: laws are tested by the test suite"
+_FACTORS = {
+    "tokens": "a round, against Eq. 1: places are not i.i.d., ends are cut",
+    "verify": "v is not 1",
+    "overhead": "of the loops beside their steps",
+    "idle_rows": "rows of a batch end at different times",
+}
+Rows = list[tuple[str, str, str]]
+
+
+def rows(report: dict[str, Any], details: dict[str, Any]) -> Rows:
+  """(what, figure, how it came about) of everything worth reading."""
+  return _setting(report, details) + _drafts(report, details) + _speed(
+      report, details
+  ) + _outputs(report, details)
+
+
+def _setting(report, details) -> Rows:
+  config = report["config"]
+  gamma = report["gamma"]
+  versions = ", ".join(f"{k} {v}" for k, v in details["versions"].items())
+  return [
+      ("config", config["name"], f"commit {report['commit'] or 'unknown'}"),
+      ("device", report["device"], versions),
+      ("target", config["target"]["checkpoint"], report["dtype"]),
+      ("drafts", report["drafter"], f"gamma {gamma}" if gamma else ""),
+      ("texts", config["data"]["task"], f"{details['rows']} rows"),
+      ("sampling", sampling(report), f"batch {report['batch']}"),
+  ]
+
+
+def sampling(report) -> str:
+  """The sampling settings in words."""
+  values = report["sampling"]
+  if values["temperature"] == 0 or values["top_p"] == 0:
+    return "greedy"
+  words = [f"temperature {values['temperature']:g}"]
+  if values["top_k"]:
+    words.append(f"top-k {values['top_k']}")
+  if values["top_p"] < 1:
+    words.append(f"top-p {values['top_p']:g}")
+  return ", ".join(words)
+
+
+def _drafts(report, details) -> Rows:
+  by_position = " ".join(map(number, report["acceptance_by_position"]))
+  most = report["gamma"] + 1
+  return [
+      (
+          "alpha",
+          number(report["alpha"]),
+          f"{details['alpha_positions']} places of the target's own output",
+      ),
+      ("accepted by position", by_position or "-", "of the drafts judged"),
+      (
+          "block efficiency",
+          number(report["block_efficiency"]),
+          f"tokens a target pass, at most {most}",
+      ),
+  ]
+
+
+def _speed(report, details) -> Rows:
+  took = details["milliseconds"]
+  predicted = report["predicted_speedup"]
+  measured = report["measured_speedup"]
+  rate = report["tokens_per_second"]
+  ms = lambda key: f"{took[key]:.3g} ms"
+  return [
+      (
+          "c",
+          number(report["c"], 3),
+          f"draft step {ms('draft_step')} over target step"
+          f" {ms('target_step')}",
+      ),
+      (
+          "verify cost v",
+          number(report["verify_cost"]),
+          f"{report['gamma'] + 1}-token step {ms('verify_step')} over it",
+      ),
+      (
+          "predicted speed-up",
+          f"{number(predicted['theorem_3_8'])}x",
+          f"Theorem 3.8; with v in place of 1"
+          f" {number(predicted['with_verify_cost'])}x",
+      ),
+      *_gap(report),
+      (
+          "measured speed-up",
+          f"{number(measured['median'])}x",
+          f"decoding; {number(measured['low'])} to"
+          f" {number(measured['high'])} in {len(details['speedups'])} repeats"
+          f" over {details['timed_rows']} rows",
+      ),
+      (
+          "end to end",
+          f"{number(report['end_to_end_speedup'])}x",
+          "encoder and prompt included",
+      ),
+      (
+          "tokens per second",
+          f"{rate['speculative']:.4g}",
+          f"plain {rate['plain']:.4g}",
+      ),
+      ("compilation", f"{report['compile_seconds']:.1f} s", "timed apart"),
+  ]
+
+
+def _gap(report) -> Rows:
+  """The factors between the predicted and the measured speed-up."""
+  return [
+      (f"  x {name.replace('_', ' ')}", number(value), _FACTORS[name])
+      for name, value in report["gap"].items()
+  ]
+
+
+def _outputs(report, details) -> Rows:
+  quality = report["quality"]
+  count = report["mismatched_rows"]
+  found = details["mismatches"]
+  near = sum(mismatch["near_tie"] for mismatch in found)
+  if count is None:
+    out = [("rows that differ", "-", SAMPLED)]
+  else:
+    note = f"of {details['rows']}"
+    if near:
+      note += f"; {near} at near ties (gap under {lossless.NEAR_TIE:g})"
+    if report["config"]["verify"]["lenience"] < 1:
+      note += "; lenience below 1 is not lossless"
+    out = [("rows that differ", str(count), note)]
+  for mismatch in sorted(found, key=lambda mismatch: mismatch["near_tie"]):
+    kind = "a near tie" if mismatch["near_tie"] else "NOT a near tie"
+    out.append((
+        f"  row {mismatch['row']}",
+        f"token {mismatch['position']}",
+        f"gap of plain's two best {mismatch['gap']:.2g}: {kind}; id"
+        f" {mismatch['id']}",
+    ))
+  if quality["metric"]:
+    out.append((
+        {"bleu": "BLEU", "rougeLsum": "ROUGE-Lsum"}[quality["metric"]],
+        f"{quality['speculative']:.2f}",
+        f"plain {quality['plain']:.2f}",
+    ))
+  return out
+
+
+def number(value: float | None, digits: int = 2) -> str:
+  """A figure, or a dash where there is none."""
+  return "-" if value is None else f"{value:.{digits}f}"
+
+
+def text(report: dict[str, Any], details: dict[str, Any]) -> str:
+  """For the terminal: three columns; long figures run over theirs."""
+  lines = []
+  for name, figure, note in rows(report, details):
+    lines.append(f"{name:22}{figure:8}  {note}".rstrip())
+  return "\n".join(lines)
+
+
+def markdown(report: dict[str, Any], details: dict[str, Any]) -> str:
+  """The same as a table of Markdown."""
+  cell = lambda words: words.strip().replace("|", "\\|")
+  lines = [
+      f"# {report['config']['name']}",
+      "",
+      f"`{details['command']}`, {details['date']}",
+      "",
+      "| | | |",
+      "|---|---|---|",
+  ]
+  for row in rows(report, details):
+    lines.append(f"| {' | '.join(map(cell, row))} |")
+  return "\n".join(lines) + "\n"

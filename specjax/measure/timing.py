@@ -1,0 +1,204 @@
+"""Wall-clock time of whole decodings: plain and speculative, in turn.
+
+The first call of each shape compiles; it is timed apart. Then come more calls
+on the very batches that are timed, then the timed window, in which nothing may
+compile (Lightning-AI/lightning-thunder#2638).
+"""
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+PLAIN, SPECULATIVE = "plain", "speculative"
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+  """One way to decode, with its parameters and the budget of its buffers."""
+
+  loop: loop_lib.Loop
+  target_params: Any
+  drafter_params: Any
+  budget: int
+
+  def prefill(self, batch: requests_lib.Batch):
+    """The state before the first round."""
+    return self.loop.prefill(
+        self.target_params, self.drafter_params, batch, self.budget
+    )
+
+  def run(self, state):
+    """All rounds; `state` is donated."""
+    return self.loop.run(self.target_params, self.drafter_params, state)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+  """What was done in timed batches, the same in every repeat.
+
+  Attributes:
+    tokens: emitted.
+    row_rounds: target passes, counted row by row.
+    passes: target passes, counted batch by batch: as its longest row needs.
+    slots: passes times the rows of their batch.
+  """
+
+  tokens: int = 0
+  row_rounds: int = 0
+  passes: int = 0
+  slots: int = 0
+
+  @classmethod
+  def of(cls, state) -> "Counts":
+    """What a batch's final state tells."""
+    rounds_B = np.asarray(state.tallies.rounds_B)
+    tokens_B = np.asarray(state.length_B) - np.asarray(state.prompt_B)
+    passes = int(rounds_B.max())
+    return cls(
+        tokens=int(tokens_B.sum()),
+        row_rounds=int(rounds_B.sum()),
+        passes=passes,
+        slots=passes * len(rounds_B),
+    )
+
+  def __add__(self, other: "Counts") -> "Counts":
+    return Counts(
+        self.tokens + other.tokens,
+        self.row_rounds + other.row_rounds,
+        self.passes + other.passes,
+        self.slots + other.slots,
+    )
+
+  @property
+  def tokens_per_round(self) -> float:
+    """Tokens a row emits in one of its rounds."""
+    return self.tokens / self.row_rounds
+
+  @property
+  def busy(self) -> float:
+    """Share of the passes' rows that had not ended."""
+    return self.row_rounds / self.slots
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """Seconds of all batches together, one entry a repeat.
+
+  Attributes:
+    first: of the first calls, which compile.
+    prefill: source and prompt, side -> repeats.
+    decode: all rounds, side -> repeats.
+    counts: side -> what was done.
+  """
+
+  first: float
+  prefill: Mapping[str, Sequence[float]]
+  decode: Mapping[str, Sequence[float]]
+  counts: Mapping[str, Counts]
+
+  @property
+  def compile_seconds(self) -> float:
+    """First calls less what the same calls take later."""
+    steady = sum(
+        statistics.median(map(sum, zip(self.prefill[side], self.decode[side])))
+        for side in self.decode
+    )
+    return max(0.0, self.first - steady)
+
+  def speedups(self, *, end_to_end: bool = False) -> list[float]:
+    """Plain over speculative time a token, one a repeat."""
+
+    def seconds(side):
+      total = np.asarray(self.decode[side])
+      if end_to_end:
+        total = total + np.asarray(self.prefill[side])
+      return total / self.counts[side].tokens
+
+    return (seconds(PLAIN) / seconds(SPECULATIVE)).tolist()
+
+  @property
+  def median_repeat(self) -> int:
+    """The repeat whose speed-up is the (lower) median one."""
+    ratios = self.speedups()
+    return ratios.index(statistics.median_low(ratios))
+
+
+@contextlib.contextmanager
+def no_compilation() -> Iterator[None]:
+  """Raises RuntimeError at the end where anything was compiled inside."""
+  compiled = []
+
+  def listen(event, seconds, **_):
+    if event == _COMPILED:
+      compiled.append(seconds)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    yield
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  if compiled:
+    raise RuntimeError(
+        f"{len(compiled)} compilations inside a timed window: its shapes were"
+        " not warmed up"
+    )
+
+
+def interleave(
+    sides: Mapping[str, Any],
+    batches: Sequence[Any],
+    *,
+    repeats: int,
+    warmup: int,
+    tick: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Times:
+  """Times every side on every batch, in turn.
+
+  Args:
+    sides: name -> Side.
+    batches: what is decoded; each of them is warmed up.
+    repeats: timed calls of each.
+    warmup: calls of each before that, 1 or more.
+    tick: called after each call.
+    clock: seconds.
+  """
+
+  def call(side, batch):
+    began = clock()
+    state = jax.block_until_ready(side.prefill(batch))
+    middle = clock()
+    state = jax.block_until_ready(side.run(state))
+    ended = clock()
+    tick()
+    return middle - began, ended - middle, state
+
+  first = 0.0
+  for i in range(warmup):
+    counts = dict.fromkeys(sides, Counts())
+    for batch in batches:
+      for name, side in sides.items():
+        before, after, state = call(side, batch)
+        first += before + after if i == 0 else 0.0
+        counts[name] += Counts.of(state)
+  prefill = {name: [0.0] * repeats for name in sides}
+  decode = {name: [0.0] * repeats for name in sides}
+  with no_compilation():
+    for i in range(repeats):
+      # Every second repeat the other way round: a drift then cancels out.
+      order = list(sides.items())[:: -1 if i % 2 else 1]
+      for batch in batches:
+        for name, side in order:
+          before, after, _ = call(side, batch)
+          prefill[name][i] += before
+          decode[name][i] += after
+  return Times(first, prefill, decode, counts)

@@ -1,0 +1,188 @@
+"""From a config to all that a run needs: models, texts, both ways to decode."""
+
+import dataclasses
+from typing import Callable, Sequence
+
+import jax.numpy as jnp
+
+from specjax import checkpoints
+from specjax import pipeline
+from specjax import sections
+from specjax import settings as settings_lib
+from specjax.checkpoints import resolve
+from specjax.data import tasks
+from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
+from specjax.measure import timing
+
+HINT = (
+    "python -m specjax.run --config configs/ende_t5small.py:mini runs the"
+    " shipped family"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """A batch and which rows of the task it holds."""
+
+  rows: tuple[int, ...]
+  batch: requests_lib.Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """All that a run needs, loaded.
+
+  Attributes:
+    config: as it was asked for.
+    target: the model whose law comes out.
+    drafts: where drafts come from.
+    examples: the texts.
+    requests: the same as ids.
+    plain: decoding without drafts.
+    speculative: decoding with them.
+  """
+
+  config: sections.Experiment
+  target: checkpoints.Checkpoint
+  drafts: pipeline.Drafts
+  examples: list[tasks.Example]
+  requests: list[requests_lib.Request]
+  plain: timing.Side
+  speculative: timing.Side
+
+  @property
+  def vocabulary(self) -> int:
+    """V."""
+    return self.target.module.config.vocab_size
+
+  def groups(self, rows: int) -> list[Group]:
+    """The first rows as batches of few shapes, `decode.batch` at a time."""
+    size = self.config.decode.batch
+    by_width: dict[int, list[int]] = {}
+    for i, request in enumerate(self.requests[:rows]):
+      by_width.setdefault(source_width(request), []).append(i)
+    chunks = [
+        (width, tuple(rows[i : i + size]))
+        for width, rows in sorted(by_width.items())
+        for i in range(0, len(rows), size)
+    ]
+    return [
+        Group(chunk, self.batch(chunk, width, size)) for width, chunk in chunks
+    ]
+
+  def batch(self, rows: Sequence[int], width: int, size: int):
+    """Some rows as a batch of a given shape."""
+    return requests_lib.make_batch(
+        [self.requests[i] for i in rows],
+        vocabulary=self.vocabulary,
+        seed=self.config.decode.seed,
+        rows=size,
+        source_width=width,
+    )
+
+  def single(self, row: int, tokens: Sequence[int]):
+    """One row with what plain decoding made of it: batch, text_BS, count."""
+    request = self.requests[row]
+    text = request.prompt + tuple(tokens)
+    width = len(request.prompt) + self.config.decode.max_new_tokens
+    text_BS = jnp.asarray([text + (0,) * (width - len(text))], jnp.int32)
+    batch = self.batch([row], source_width(request), 1)
+    return batch, text_BS, len(tokens)
+
+
+def source_width(request: requests_lib.Request) -> int:
+  """Padded source length, one of few: the next of 64, 128, 256, ..."""
+  width = 2 * requests_lib.SOURCE_MULTIPLE
+  while width < len(request.source):
+    width *= 2
+  return width
+
+
+def _model(config, target) -> pipeline.Drafts:
+  draft = config.draft
+  top_k = draft.top_k
+  if top_k is not None:
+    # As in settings.stack: the same law, and it fits an int32.
+    top_k = min(top_k, target.module.config.vocab_size)
+  return pipeline.draft_model(
+      target,
+      draft.checkpoint,
+      draft.gamma,
+      dtype=jnp.dtype(config.decode.dtype),
+      hint=HINT,
+      argmax=draft.argmax,
+      temperature=draft.temperature,
+      top_k=top_k,
+      top_p=draft.top_p,
+  )
+
+
+def _none(config, target) -> pipeline.Drafts:
+  del config, target
+  return pipeline.NO_DRAFTS
+
+
+# draft.kind -> its builder.
+DRAFTS: dict[str, Callable[..., pipeline.Drafts]] = {
+    "model": _model,
+    "none": _none,
+}
+
+
+def load_examples(data: sections.Data) -> list[tasks.Example]:
+  """The texts, each with its task's prefix."""
+  if data.text:
+    prefixes = [task.prefix for task in tasks.TASKS.values() if task.prefix]
+    known = data.text.startswith(tuple(prefixes))
+    prefix = "" if known else tasks.get_task(data.task).prefix
+    return tasks.from_text(data.text, prefix)
+  return tasks.load_task(
+      data.task,
+      rows=data.rows or None,
+      path=data.path or None,
+      split=data.split,
+  )
+
+
+def prepare(config: sections.Experiment) -> Setup:
+  """Loads what the config names; what is missing is told before the weights.
+
+  Raises:
+    errors.UserError: something can't be had, or does not fit.
+  """
+  resolve.resolve(config.target.checkpoint, hint=HINT)
+  if config.draft.kind == "model":
+    resolve.resolve(config.draft.checkpoint, hint=HINT)
+  examples = load_examples(config.data)
+  dtype = jnp.dtype(config.decode.dtype)
+  target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
+  drafts = DRAFTS[config.draft.kind](config, target)
+  eos = (target.module.config.eos_token_id,)
+  vocabulary = target.module.config.vocab_size
+  settings = config.settings(eos)
+  sections.within("decode", lambda: settings_lib.stack([settings], vocabulary))
+  budget = config.decode.max_new_tokens
+  requests = pipeline.make_requests(
+      target,
+      [example.source for example in examples],
+      settings,
+      max_new_tokens=budget,
+      max_source_tokens=config.data.max_source_tokens,
+  )
+  side = lambda drafts, rule: timing.Side(
+      loop_lib.Loop(target.module, drafts.drafter, rule),
+      target.params,
+      drafts.params,
+      budget,
+  )
+  rule = config.rule()
+  return Setup(
+      config=config,
+      target=target,
+      drafts=drafts,
+      examples=examples,
+      requests=requests,
+      plain=side(pipeline.NO_DRAFTS, rule),
+      speculative=side(drafts, rule),
+  )

@@ -1,0 +1,90 @@
+"""The main door: one experiment, with and without drafts.
+
+    python -m specjax.run --config configs/ende_t5small.py
+    python -m specjax.run --config configs/ende_t5small.py:mini
+    python -m specjax.run --config configs/ende_t5small.py:mini,T1 \\
+        --config.draft.gamma=5 --config.out=out/try
+    python -m specjax.run --config configs/ende_t5small.py:mini \\
+        --config.data.text="A fast text editor."
+
+Prints the report and writes report.json, report.md, report.html and
+details.json under `out`; with `data.text`, decodes that one text and shows
+what became of every draft. `--help` lists the options.
+"""
+
+import dataclasses
+import re
+import shlex
+import sys
+from typing import Sequence
+
+import jax
+
+from specjax import command_line
+from specjax import errors
+from specjax import experiment
+from specjax import prepare
+from specjax import sections
+from specjax.measure import output
+from specjax.measure import show
+from specjax.measure import tables
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs what the arguments ask for; returns the exit code."""
+  if {"--help", "-h", "-help"} & set(argv[1:]):
+    print(f"{__doc__}\nOptions and their defaults:\n{command_line.usage()}")
+    return 0
+  try:
+    config = command_line.read(argv)
+    if config.data.text:
+      show_text(config)
+    else:
+      command = shlex.join(["python", "-m", "specjax.run", *argv[1:]])
+      report(config, command)
+    return 0
+  except errors.UserError as error:
+    return _fail(str(error), 1)
+  except KeyboardInterrupt:
+    return _fail("interrupted; no report was written", 130)
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    return _fail(
+        "the device has too little memory: give a smaller decode.batch,"
+        " decode.dtype=bfloat16, or a smaller target.checkpoint",
+        1,
+    )
+
+
+def _fail(line: str, code: int) -> int:
+  print(f"specjax.run: {line}", file=sys.stderr)
+  return code
+
+
+def report(config: sections.Experiment, command: str) -> None:
+  """Measures, prints the report and writes its files."""
+  out = config.out or "out/" + re.sub(r"[^\w.-]+", "_", config.name)
+  config = dataclasses.replace(config, out=out)
+  # Told now, not after minutes of work.
+  folder = output.folder(out)
+  made, details = experiment.run(prepare.prepare(config), command)
+  output.save(folder, made, details)
+  print(tables.text(made, details))
+  print(f"\nwritten: {folder / 'report.json'}, report.md, report.html")
+
+
+def show_text(config: sections.Experiment) -> None:
+  """Decodes `data.text` and shows every round."""
+  setup = prepare.prepare(config)
+  result = experiment.trace(setup)
+  print(f"input   {setup.examples[0].source}")
+  print(f"output  {result.text}")
+  if result.finish == "length":
+    print("        (cut at decode.max_new_tokens)")
+  pieces = setup.target.tokenizer.pieces
+  print(f"\n{show.render(result, pieces, show.wants_colour(sys.stdout))}")
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv))

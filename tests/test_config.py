@@ -1,0 +1,259 @@
+"""Configs and the command line: what is taken, what is refused and how."""
+
+import pathlib
+
+import pytest
+
+from specjax import command_line
+from specjax import config as config_lib
+from specjax import errors
+from specjax import prepare
+from specjax import sections
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+# The paper's gamma of each row at T = 0 and T = 1 (Table 2).
+ROWS = {
+    ("ende", "small"): (7, 7),
+    ("ende", "base"): (7, 5),
+    ("ende", "large"): (7, 3),
+    ("cnndm", "small"): (5, 5),
+    ("cnndm", "base"): (5, 3),
+    ("cnndm", "large"): (3, 3),
+}
+SMALL = str(CONFIGS / "ende_t5small.py")
+
+
+def read(*arguments, path=SMALL) -> sections.Experiment:
+  return command_line.read(["run", f"--config={path}", *arguments])
+
+
+def refusal(*arguments, path=SMALL) -> str:
+  with pytest.raises(errors.UserError) as caught:
+    read(*arguments, path=path)
+  line = str(caught.value)
+  assert "\n" not in line and "Traceback" not in line
+  return line
+
+
+@pytest.mark.parametrize("task,draft", ROWS)
+def test_paper_rows(task, draft):
+  """Gamma, temperature and checkpoints of each row, by variant."""
+  path = CONFIGS / f"{task}_t5{draft}.py"
+  greedy, sampled = ROWS[task, draft]
+  for variant, temperature, gamma in (("", 0, greedy), (":T1", 1, sampled)):
+    config = read(path=f"{path}{variant}")
+    assert config.draft.gamma == gamma
+    assert config.sampling.temperature == temperature
+    assert config.target.checkpoint == "google/flan-t5-xxl"
+    assert config.draft.checkpoint == f"google/flan-t5-{draft}"
+    assert config.data.task == {"ende": "wmt14_ende", "cnndm": "cnndm"}[task]
+    assert config.decode.batch == 1
+    assert config.name == f"{task}_t5{draft}{variant}"
+  config = read(path=f"{path}:t5,T1")
+  assert config.target.checkpoint == "google-t5/t5-11b"
+  assert config.draft.checkpoint == f"google-t5/t5-{draft}"
+  assert (config.sampling.temperature, config.draft.gamma) == (1, sampled)
+  config = read(path=f"{path}:mini,T1")
+  assert config.target.checkpoint == "mini/target"
+  assert config.draft.checkpoint == f"mini/{draft}"
+  assert config.data.task == {"ende": "mini_ende", "cnndm": "mini_summ"}[task]
+  assert (config.decode.dtype, config.decode.batch) == ("float32", 1)
+  assert config.sampling.temperature == 1
+
+
+@pytest.mark.parametrize("task,draft", ROWS)
+def test_docstrings_name_their_own_command(task, draft):
+  name = f"configs/{task}_t5{draft}.py"
+  text = (CONFIGS.parent / name).read_text()
+  assert f"python -m specjax.run --config {name}\n" in text
+  assert "11B" in text and "Expected: " in text
+
+
+@pytest.mark.parametrize("variant", ("mimi", "mini,t5", "T1,x"))
+def test_unknown_variants(variant):
+  line = refusal(path=f"{SMALL}:{variant}")
+  assert variant in line and "T1, t5, mini" in line
+
+
+@pytest.mark.parametrize(
+    "argument,parts",
+    (
+        ("--config.decode.gama=4", ("decode.gama", "section decode has")),
+        ("--config.draft.gama=4", ("draft.gama", "draft.gamma?")),
+        ("--config.decode.gamma=4", ("decode.gamma", "draft.gamma?")),
+        ("--config.gamma=4", ("gamma: ", "draft.gamma?")),
+        ("--gamma=4", ("gamma: ", "draft.gamma?")),
+        ("--num-drafts=4", ("num-drafts", "no such option")),
+        ("--config.draft.num-drafts=4", ("num-drafts", "section draft has")),
+        ("--config.data.max-source-tokens=4", ("data.max_source_tokens?",)),
+        ("--config.draft.gamma=four", ("draft.gamma: give a whole", "'four'")),
+        ("--config.draft.gamma=3.5", ("draft.gamma: give a whole", "'3.5'")),
+        ("--config.draft.gamma=-1", ("draft.gamma: give 1 or more", "-1")),
+        ("--config.draft.gamma=0", ("draft.gamma: give 1 or more", "0")),
+        ("--config.draft.argmax=maybe", ("draft.argmax: give true",)),
+        ("--config.draft.top_p=x", ("draft.top_p: give a number",)),
+        ("--config.draft.top_k=-2", ("draft.top_k: ", "-2")),
+        ("--config.draft.kind=tree", ("draft.kind: give one of model",)),
+        ("--config.draft={'gamma': 4}", ("draft: is a section",)),
+        ("--config.sampling.temperature=-1", ("sampling.temperature: ", "-1")),
+        ("--config.sampling.temperature=nan", ("sampling.temperature: ",)),
+        ("--config.sampling.top_k=-1", ("sampling.top_k: ",)),
+        ("--config.sampling.top_p=1.5", ("sampling.top_p: ",)),
+        ("--config.decode.suppressed=x", ("decode.suppressed: ", "x")),
+        ("--config.decode.suppressed=(-3,)", ("decode.suppressed: ",)),
+        ("--config.decode.forced_first=-3", ("decode.forced_first: ",)),
+        ("--config.decode.min_new_tokens=-3", ("decode.min_new_tokens: ",)),
+        ("--config.decode.max_new_tokens=0", ("decode.max_new_tokens: ",)),
+        ("--config.decode.batch=0", ("decode.batch: ",)),
+        ("--config.decode.seed=-1", ("decode.seed: ",)),
+        ("--config.decode.seed=4294967296", ("decode.seed: ",)),
+        ("--config.decode.dtype=int8", ("decode.dtype: give one of float32",)),
+        ("--config.data.task=wmt", ("data.task: ", "wmt14_ende")),
+        ("--config.data.rows=-1", ("data.rows: ",)),
+        ("--config.verify.lenience=0", ("verify.lenience: ",)),
+        ("--config.verify.residual=half", ("verify.residual: ",)),
+        ("--config.measure.repeats=0", ("measure.repeats: ",)),
+        ("config.draft.gamma=4", ("config.draft.gamma=4: is not understood",)),
+    ),
+)
+def test_refused_options(argument, parts):
+  """Key and section are named, in one line (unslothai/unsloth#10452)."""
+  line = refusal(argument)
+  for part in parts:
+    assert part in line
+
+
+# Another value of every option; that the runs obey is tested in test_run.
+VALUES = {
+    "target.checkpoint": ("a/b", "a/b"),
+    "draft.kind": ("none", "none"),
+    "draft.checkpoint": ("a/b", "a/b"),
+    "draft.gamma": ("4", 4),
+    "draft.argmax": ("true", True),
+    "draft.temperature": ("0.5", 0.5),
+    "draft.top_k": ("3", 3),
+    "draft.top_p": (".5", 0.5),
+    "data.task": ("file", "file"),
+    "data.path": ("x=y.jsonl", "x=y.jsonl"),
+    "data.split": ("train", "train"),
+    "data.rows": ("5", 5),
+    "data.text": ("1 = 1: --config.x, 'é'", "1 = 1: --config.x, 'é'"),
+    "data.max_source_tokens": ("9", 9),
+    "sampling.temperature": ("2", 2.0),
+    "sampling.top_k": ("7", 7),
+    "sampling.top_p": (".9", 0.9),
+    "decode.max_new_tokens": ("8", 8),
+    "decode.min_new_tokens": ("2", 2),
+    "decode.suppressed": ("(3, 4)", (3, 4)),
+    "decode.forced_first": ("5", 5),
+    "decode.batch": ("2", 2),
+    "decode.dtype": ("float16", "float16"),
+    "decode.seed": ("1", 1),
+    "verify.lenience": (".5", 0.5),
+    "verify.residual": ("lenient", "lenient"),
+    "measure.repeats": ("3", 3),
+    "measure.warmup": ("3", 3),
+    "measure.timed_rows": ("3", 3),
+    "measure.steps": ("3", 3),
+    "out": ("here", "here"),
+}
+
+
+def test_every_option_has_a_value_here():
+  assert set(VALUES) == set(config_lib.leaves())
+
+
+@pytest.mark.parametrize("path", VALUES)
+def test_options_arrive(path):
+  """Given on the command line, in one word or two, and changed by it."""
+  written, value = VALUES[path]
+
+  def leaf(config):
+    *section, key = path.split(".")
+    return getattr(getattr(config, section[0]) if section else config, key)
+
+  assert leaf(read()) != value
+  assert leaf(read(f"--config.{path}={written}")) == value
+  assert type(leaf(read(f"--config.{path}={written}"))) is type(value)
+  if path != "draft.argmax":
+    assert leaf(read(f"--config.{path}", written)) == value
+
+
+def test_last_of_two_counts():
+  config = read("--config.draft.gamma=2", "--config.draft.gamma=4")
+  assert config.draft.gamma == 4
+
+
+def test_every_kind_has_a_builder():
+  assert set(prepare.DRAFTS) == set(sections.KINDS)
+
+
+def test_greedy_requests_draft_greedily():
+  config = read("--config.draft.temperature=.5")
+  assert config.draft_settings((1,)).temperature == 0
+  config = read(
+      "--config.draft.temperature=.5", "--config.sampling.temperature=1"
+  )
+  assert config.draft_settings((1,)).temperature == 0.5
+  assert config.settings((1,)).temperature == 1
+
+
+@pytest.mark.parametrize(
+    "text,part",
+    (
+        ("x = 1", "has no get_config"),
+        ("def get_config(:", "invalid syntax"),
+        ("import nowhere_to_be_found", "nowhere_to_be_found"),
+        ("get_config = lambda: {}", "must return a ConfigDict"),
+        ("get_config = lambda: {}['a']", "'a'"),
+        (
+            "from specjax import config\n"
+            "def get_config():\n"
+            "  c = config.default()\n"
+            "  c.draft.gama = 4\n"
+            "  return c\n",
+            "draft.gama: there is no such option; did you mean draft.gamma?",
+        ),
+        (
+            "from specjax import config\n"
+            "def get_config():\n"
+            "  c = config.default()\n"
+            "  del c.draft.gamma\n"
+            "  return c\n",
+            "draft.gamma: the config file took it away",
+        ),
+        (
+            "from specjax import config\n"
+            "def get_config():\n"
+            "  c = config.default()\n"
+            "  c.draft.gamma = 'four'\n"
+            "  return c\n",
+            "config: ",
+        ),
+        (
+            "from specjax import config\n"
+            "def get_config():\n"
+            "  c = config.default()\n"
+            "  c.draft.gamma = True\n"
+            "  return c\n",
+            "draft.gamma: give a whole number, got True",
+        ),
+    ),
+)
+def test_faulty_config_files(tmp_path, text, part):
+  path = tmp_path / "mine.py"
+  path.write_text(text)
+  assert part in refusal(path=path)
+
+
+def test_no_config_file():
+  assert "nowhere.py is no file" in refusal(path="nowhere.py")
+  with pytest.raises(errors.UserError, match="--config configs/ende_t5small"):
+    command_line.read(["run"])
+  with pytest.raises(errors.UserError, match="--config configs/ende_t5small"):
+    command_line.read(["run", "--config"])
+
+
+def test_usage_lists_every_option():
+  text = command_line.usage()
+  assert all(f"--config.{path}=" in text for path in config_lib.leaves())

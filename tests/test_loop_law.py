@@ -1,0 +1,208 @@
+"""The loop's texts follow the target's law over several rounds.
+
+Tens of thousands of rows with ids of their own are compared with the exactly
+enumerated law of 5 tokens. Loops whose noise serves twice fail the same check.
+"""
+
+import dataclasses
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import sampling
+from specjax.decoding import loop as loop_lib
+from specjax.drafters import model as model_drafter
+from specjax.drafters import none
+from specjax.verify import proposal as proposals
+from specjax.verify import token
+from tests import mocks
+from tests import text_laws
+
+Loop = loop_lib.Loop
+ModelDrafter = model_drafter.ModelDrafter
+Purpose = sampling.Purpose
+Settings = sampling.Settings
+TokenRule = token.TokenRule
+
+quick_compiles = mocks.quick_compiles
+TARGET = mocks.TableModel(3)
+TABLE = mocks.random_table(TARGET, 0)
+LENGTH = 5
+# In standard deviations of chi-square; both ends leave room.
+RIGHT, WRONG = 5, 15
+
+PLAIN = Settings(temperature=1.0, eos=())
+MIXED = [
+    PLAIN,
+    Settings(temperature=1.0, eos=(2,)),
+    Settings(temperature=0.7, top_k=2, eos=()),
+    Settings(temperature=1.3, top_p=0.8, eos=(0,)),
+    Settings(temperature=0.0, eos=()),
+    Settings(temperature=1.0, eos=(2, 0), min_new_tokens=3),
+    Settings(temperature=1.0, eos=(), forced_first=1),
+]
+
+
+def draft(vocabulary=3, gamma=3, seed=1, **options):
+  """A drafter and its table."""
+  model = mocks.TableModel(vocabulary)
+  return (
+      ModelDrafter(model, gamma, **options),
+      mocks.random_table(model, seed),
+  )
+
+
+def worst(loop, table, settings, *, rows, seed=0, change=lambda batch: batch):
+  """The largest misfit of any of the settings' laws."""
+  batch = mocks.copies(
+      mocks.requests(settings, LENGTH), rows, vocabulary=3, seed=seed
+  )
+  state = mocks.decode(loop, TABLE, table, change(batch), LENGTH)
+  texts = mocks.texts(state)
+  misfits = []
+  for i, row_settings in enumerate(settings):
+    law = text_laws.text_law(
+        TARGET, np.asarray(TABLE), row_settings, (0,), LENGTH
+    )
+    misfits.append(text_laws.misfit(texts[i * rows : (i + 1) * rows], law))
+  return max(misfits)
+
+
+@pytest.mark.parametrize(
+    "drafter, table",
+    [
+        draft(),
+        draft(argmax=True, vocabulary=4),
+        draft(gamma=2, vocabulary=2, temperature=0.5, top_p=0.9),
+        (none.NoDrafter(), ()),
+    ],
+    ids=["chain", "argmax of a wider one", "narrower and colder", "plain"],
+)
+def test_settings_side_by_side(drafter, table):
+  """Also B01, B02 (huggingface/transformers#32867, #47932) in the loop."""
+  loop = Loop(TARGET, drafter, TokenRule())
+  assert worst(loop, table, MIXED, rows=4000) < RIGHT
+
+
+class _SameKeyEachRound(Loop):
+  """The round is not folded in (sgl-project/sglang-jax#940)."""
+
+  def round(self, target_params, drafter_params, state):
+    rounds_B = state.tallies.rounds_B
+    first = state.tallies.replace(rounds_B=jnp.zeros_like(rounds_B))
+    state = super().round(
+        target_params, drafter_params, state.replace(tallies=first)
+    )
+    return state.replace(
+        tallies=state.tallies.replace(
+            rounds_B=rounds_B + state.tallies.rounds_B
+        )
+    )
+
+
+class _DraftKeyForAll(Loop):
+  """The draft's noise draws the residual (local-inference-lab/vllm#205)."""
+
+  def round(self, *args):
+    fold = sampling.fold
+    shared = lambda key_B, purpose, node=0: fold(
+        key_B, jnp.where(jnp.equal(purpose, Purpose.COIN), purpose, 0), node
+    )
+    with mock.patch.object(sampling, "fold", shared):
+      return super().round(*args)
+
+
+class _ByPosition(_SameKeyEachRound):
+  """Noise is folded by the place in the text, not by round and node."""
+
+  def round(self, target_params, drafter_params, state):
+    fold = sampling.fold
+    placed = lambda key_B, purpose, node=0: fold(
+        key_B, purpose, state.length_B + node
+    )
+    with mock.patch.object(sampling, "fold", placed):
+      return super().round(target_params, drafter_params, state)
+
+
+@pytest.mark.parametrize("faulty", [_SameKeyEachRound, _DraftKeyForAll])
+def test_reused_noise_is_caught(faulty):
+  drafter, table = draft()
+  misfit = worst(
+      faulty(TARGET, drafter, TokenRule()), table, [PLAIN], rows=40_000
+  )
+  assert misfit > WRONG
+
+
+def test_rows_that_share_a_key_are_caught():
+  drafter, table = draft()
+  share = lambda batch: batch.replace(
+      key_B=jnp.broadcast_to(batch.key_B[:1], batch.key_B.shape)
+  )
+  loop = Loop(TARGET, drafter, TokenRule())
+  assert worst(loop, table, MIXED, rows=4000, change=share) > WRONG
+
+
+@dataclasses.dataclass(frozen=True)
+class _BlockRule:
+  """Block verification (Sun et al., arXiv 2403.10444), on dense laws.
+
+  Unlike the token rule it looks at drafts behind one that it drops, so it is
+  only exact where their noise never comes back.
+  """
+
+  def __call__(self, target, proposal, key_B):
+    p_BTV, q_BNV = target.dense(), proposal.law.dense()
+    tokens_BN, count_B1 = proposal.tokens_BN, proposal.count_B[:, None]
+    nodes = tokens_BN.shape[1]
+    pick = lambda law, i: jnp.take_along_axis(
+        law[:, i], tokens_BN[:, i, None], axis=1
+    )
+    accepted_B1 = jnp.zeros_like(count_B1)
+    weight_B1 = jnp.ones(count_B1.shape)
+    residual_BV = jnp.maximum(p_BTV[:, 0] - q_BNV[:, 0], 0)
+    for i in range(1, nodes + 1):
+      ratio_B1 = pick(p_BTV, i - 1) / pick(q_BNV, i - 1)
+      weight_B1 = jnp.minimum(weight_B1 * ratio_B1, 1)
+      q_BV = q_BNV[:, i] if i < nodes else 0.0
+      left_BV = jnp.maximum(weight_B1 * p_BTV[:, i] - q_BV, 0)
+      mass_B1 = jnp.sum(left_BV, axis=1, keepdims=True)
+      whole_B1 = i == count_B1
+      chance_B1 = jnp.where(
+          whole_B1, weight_B1, mass_B1 / (mass_B1 + 1 - weight_B1)
+      )
+      coin_B1 = jax.vmap(jax.random.uniform)(
+          sampling.fold(key_B, Purpose.COIN, i - 1)
+      )[:, None]
+      taken_B1 = (coin_B1 < chance_B1) & (i <= count_B1)
+      accepted_B1 = jnp.where(taken_B1, i, accepted_B1)
+      left_BV = jnp.where(whole_B1, p_BTV[:, i], left_BV)
+      residual_BV = jnp.where(taken_B1, left_BV, residual_BV)
+    residual_BV = jnp.where(count_B1 < 1, p_BTV[:, 0], residual_BV)
+    accepted_B = accepted_B1[:, 0]
+    next_B = sampling.draw(
+        sampling.fold(key_B, Purpose.RESIDUAL, accepted_B),
+        jnp.log(residual_BV),
+        target.best[:, 0],
+    )
+    return proposals.Verdict(
+        accepted_B=accepted_B,
+        path_BG=jnp.where(
+            jnp.arange(nodes) < accepted_B1, jnp.arange(nodes), -1
+        ),
+        next_token_B=next_B,
+        evaluated_BG=jnp.arange(nodes) < count_B1,
+        overlap_BG=jnp.zeros(tokens_BN.shape, jnp.float32),
+        trace=None,
+    )
+
+
+@pytest.mark.parametrize("loop_class", [Loop, _ByPosition])
+def test_dropped_noise_never_comes_back(loop_class):
+  """design.md: folding by position biases block verification."""
+  drafter, table = draft()
+  loop = loop_class(TARGET, drafter, _BlockRule())
+  misfit = worst(loop, table, [PLAIN], rows=40_000)
+  assert misfit > WRONG if loop_class is _ByPosition else misfit < RIGHT

@@ -1,0 +1,133 @@
+"""What the loop is compiled to, and how often."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import sampling
+from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
+from specjax.drafters import model as model_drafter
+from specjax.drafters import none
+from specjax.verify import token
+from tests import mocks
+
+Loop = loop_lib.Loop
+Settings = sampling.Settings
+TokenRule = token.TokenRule
+
+quick_compiles = mocks.quick_compiles
+VOCABULARY = 7
+MODEL = mocks.TableModel(VOCABULARY)
+TABLE = mocks.random_table(MODEL, 0)
+DRAFT = TABLE + mocks.random_table(MODEL, 1)
+DRAFTER = model_drafter.ModelDrafter(MODEL, 2)
+BUDGET, ROWS = 300, 3
+PLAIN = Loop(MODEL, none.NoDrafter(), TokenRule()), (TABLE, ())
+SPECULATIVE = Loop(MODEL, DRAFTER, TokenRule()), (TABLE, DRAFT)
+BOTH = pytest.mark.parametrize(
+    "loop, tables", [PLAIN, SPECULATIVE], ids=["plain", "drafts"]
+)
+
+
+def make_batch(prompts, settings, budgets, seed=0):
+  return requests_lib.make_batch(
+      mocks.requests(settings, budgets, prompts=prompts),
+      vocabulary=VOCABULARY,
+      seed=seed,
+      rows=ROWS,
+  )
+
+
+def batches():
+  """Two of one padded shape, unlike in all else."""
+  yield make_batch(
+      [(0, 1, 2), (3,)], [Settings(), Settings(0.7, top_k=2)], [20, 11]
+  )
+  yield make_batch(
+      [(4,), (5, 5), (2, 6, 0)],
+      [
+          Settings(1.0, top_p=0.5, eos=(2,)),
+          Settings(min_new_tokens=4, forced_first=3),
+          Settings(suppressed=()),
+      ],
+      [5, 300, 17],
+      seed=1,
+  )
+
+
+def test_one_compilation_for_a_shape(caplog):
+  loop, tables = SPECULATIVE
+  compiled = []
+  for batch in list(batches()):
+    caplog.clear()
+    with jax.log_compiles():
+      state = mocks.decode(loop, *tables, batch, BUDGET)
+    assert np.all(state.done_B)
+    compiled.append(
+        sum("Compiling" in entry.message for entry in caplog.records)
+    )
+  assert compiled == [2, 0], "prefill and run, once each"
+
+
+def cache_leaves(state):
+  """Caches of the target and, where it has one, of the draft."""
+  drafter = state.drafter
+  caches = [state.cache] + ([drafter.cache] if drafter != () else [])
+  return jax.tree.leaves(caches)
+
+
+@BOTH
+def test_no_host_round_trip_and_caches_in_place(loop, tables):
+  state = loop.prefill(*tables, next(batches()), BUDGET)
+  lowered = Loop.run.lower(loop, *tables, state)
+  text = lowered.as_text()
+  assert "while" in text
+  for word in ("callback", "infeed", "outfeed", "host", "send", "recv"):
+    assert word not in text, word
+  compiled = lowered.compile()
+  assert "input_output_alias" in compiled.as_text()
+  leaves = cache_leaves(state)
+  size = sum(leaf.nbytes for leaf in leaves)
+  assert size >= 4 * len(leaves) * ROWS * BUDGET
+  assert compiled.memory_analysis().alias_size_in_bytes >= size
+
+
+def test_a_callback_would_be_seen():
+  @jax.jit
+  def faulty(x):
+    jax.debug.callback(lambda y: None, x)
+    return x
+
+  assert "callback" in faulty.lower(jnp.ones(3)).as_text()
+
+
+@BOTH
+def test_the_state_is_donated(loop, tables):
+  batch = next(batches())
+  state = loop.prefill(*tables, batch, BUDGET)
+  final = loop.run(*tables, state)
+  for leaf in cache_leaves(state) + [state.tokens_BS]:
+    assert leaf.is_deleted()
+  # What was not the state's stays usable.
+  again = loop.run(*tables, loop.prefill(*tables, batch, BUDGET))
+  np.testing.assert_array_equal(again.tokens_BS, final.tokens_BS)
+
+
+@BOTH
+def test_keys_serve_once_and_nothing_is_nan(loop, tables):
+  """B08: once under jax.debug_key_reuse, and once with NaNs refused."""
+  for batch in batches():
+    with jax.debug_key_reuse(True), jax.debug_nans(True):
+      state = mocks.decode(loop, *tables, batch, BUDGET)
+    assert np.all(state.done_B)
+
+
+def test_the_key_checker_checks():
+  draw = jax.jit(
+      lambda key: jax.random.normal(key) + jax.random.uniform(key)
+  )
+  with jax.debug_key_reuse(True):
+    with pytest.raises(Exception, match="already consumed"):
+      draw(jax.random.key(0))

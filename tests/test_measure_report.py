@@ -1,0 +1,290 @@
+"""Reports: keys, tables, pages, files."""
+
+import html.parser
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+from specjax import errors
+from specjax import pipeline
+from specjax import sections
+from specjax.data import tasks
+from specjax.measure import environment
+from specjax.measure import html as html_lib
+from specjax.measure import lossless
+from specjax.measure import output
+from specjax.measure import report as report_lib
+from specjax.measure import steps as steps_lib
+from specjax.measure import tables
+from specjax.measure import timing
+
+# Other tools rely on these.
+KEYS = {
+    "alpha": None,
+    "acceptance_by_position": None,
+    "block_efficiency": None,
+    "c": None,
+    "verify_cost": None,
+    "predicted_speedup": {"theorem_3_8", "with_verify_cost"},
+    "measured_speedup": {"median", "low", "high"},
+    "end_to_end_speedup": None,
+    "gap": {"tokens", "verify", "overhead", "idle_rows"},
+    "mismatched_rows": None,
+    "quality": {"plain", "speculative", "metric"},
+    "tokens_per_second": {"plain", "speculative"},
+    "compile_seconds": None,
+    "device": None,
+    "dtype": None,
+    "batch": None,
+    "gamma": None,
+    "drafter": None,
+    "sampling": {"temperature", "top_k", "top_p"},
+    "commit": None,
+    "config": {
+        "name", "target", "draft", "data", "sampling", "decode", "verify",
+        "measure", "out",
+    },
+}
+
+
+def result(text, tokens, rounds, judged, accepted):
+  return pipeline.Result(
+      text, tokens, "eos", rounds, 0, judged, accepted, (), None, None, None
+  )
+
+
+def measured(**fields) -> report_lib.Measured:
+  """Two rows, gamma 2, figures that are easy to follow."""
+  texts = ["Ein schneller <b>Editor</b> ist da.", "Gut."]
+  side = lambda rounds: [
+      result(texts[0], (5, 6, 7, 1), rounds, (2, 1), (1, 1)),
+      result(texts[1], (5, 1), 1, (1, 1), (1, 0)),
+  ]
+  values = dict(
+      config=sections.Experiment(name="mine & <yours>"),
+      examples=[
+          tasks.Example("a", "translate: x", texts[0]),
+          tasks.Example("b", "translate: y", "Schlecht."),
+      ],
+      plain=side(4),
+      speculative=side(2),
+      mismatches=[],
+      alpha=0.5,
+      positions=6,
+      gamma=2,
+      steps=steps_lib.Steps(draft=0.1, target=1.0, verify=1.5),
+      times=timing.Times(
+          first=30.0,
+          prefill={"plain": [3.0] * 3, "speculative": [2.0] * 3},
+          decode={"plain": [6.0, 7.0, 8.0], "speculative": [4.0] * 3},
+          counts={
+              "plain": timing.Counts(6, 6, 6, 6),
+              "speculative": timing.Counts(6, 3, 3, 3),
+          },
+      ),
+      timed_rows=2,
+      command="python -m specjax.run --config 'a|b'",
+  )
+  return report_lib.Measured(**(values | fields))
+
+
+def test_keys():
+  report, details = report_lib.make(measured())
+  assert set(report) == set(KEYS)
+  for key, inner in KEYS.items():
+    if inner:
+      assert set(report[key]) == inner
+  read = json.loads(output.dumps(report))
+  assert read.pop("config")["decode"]["suppressed"] == []
+  del report["config"]
+  assert read == report
+  assert json.loads(output.dumps(details)) == details
+
+
+def test_figures():
+  report, details = report_lib.make(measured())
+  assert report["acceptance_by_position"] == [2 / 3, 1 / 2]
+  assert report["block_efficiency"] == 2.0
+  assert (report["c"], report["verify_cost"]) == (0.1, 1.5)
+  assert report["predicted_speedup"] == {
+      "theorem_3_8": pytest.approx(1.75 / 1.2),
+      "with_verify_cost": pytest.approx(1.75 / 1.7),
+  }
+  assert report["measured_speedup"] == pytest.approx(
+      {"median": 7 / 4, "low": 6 / 4, "high": 8 / 4}
+  )
+  assert report["end_to_end_speedup"] == pytest.approx(10 / 6)
+  assert report["compile_seconds"] == 30.0 - 10.0 - 6.0
+  assert report["tokens_per_second"] == {"plain": 6 / 7, "speculative": 1.5}
+  assert report["mismatched_rows"] == 0
+  product = report["predicted_speedup"]["theorem_3_8"]
+  for factor in report["gap"].values():
+    product *= factor
+  assert product == pytest.approx(report["measured_speedup"]["median"])
+  assert details["milliseconds"]["speculative_round"] == pytest.approx(4e3 / 3)
+  assert (details["rows"], details["timed_rows"]) == (2, 2)
+
+
+def test_quality():
+  report, _ = report_lib.make(measured())
+  assert report["quality"]["metric"] == "bleu"
+  assert 0 < report["quality"]["plain"] == report["quality"]["speculative"]
+  config = sections.Experiment(data=sections.Data(task="mini_summ"))
+  report, _ = report_lib.make(measured(config=config))
+  assert report["quality"] == {
+      "plain": 50.0, "speculative": 50.0, "metric": "rougeLsum"
+  }
+  config = sections.Experiment(data=sections.Data(task="file"))
+  report, details = report_lib.make(measured(config=config))
+  assert report["quality"] == dict.fromkeys(report["quality"])
+  assert "BLEU" not in tables.text(report, details)
+
+
+def test_mismatches_are_listed():
+  """Near ties apart, after the others."""
+  found = [
+      lossless.Mismatch(0, 3, 2e-5),
+      lossless.Mismatch(1, 0, 0.25),
+  ]
+  report, details = report_lib.make(measured(mismatches=found))
+  assert report["mismatched_rows"] == 2
+  assert details["mismatches"][0] == {
+      "row": 0, "position": 3, "gap": 2e-5, "near_tie": True, "id": "a"
+  }
+  text = tables.text(report, details)
+  first, second = text.index("NOT a near tie; id b"), text.index("2e-05")
+  assert first < second
+  assert "1 at near ties" in text
+
+
+def test_sampled_rows_are_not_compared():
+  config = sections.Experiment(sampling=sections.Sampling(temperature=1.0))
+  report, details = report_lib.make(measured(config=config, mismatches=None))
+  assert report["mismatched_rows"] is None
+  text = tables.text(report, details)
+  assert "sampled: laws are tested by the test suite" in text
+  assert "temperature 1" in text
+
+
+def test_without_drafts():
+  report, details = report_lib.make(
+      measured(
+          alpha=None,
+          positions=0,
+          gamma=0,
+          steps=steps_lib.Steps(0.0, 1.0, 1.0),
+          speculative=[result("x", (1,), 1, (), ())] * 2,
+      )
+  )
+  assert (report["alpha"], report["drafter"]) == (None, "none")
+  assert report["predicted_speedup"]["theorem_3_8"] == 1.0
+  assert report["acceptance_by_position"] == []
+  for make in (tables.text, tables.markdown, html_lib.page):
+    assert make(report, details)
+
+
+class Page(html.parser.HTMLParser):
+  """Collects tags; notes what a page would fetch or run."""
+
+  def __init__(self):
+    super().__init__()
+    self.open, self.words, self.outside = [], [], []
+
+  def handle_starttag(self, tag, attrs):
+    if tag not in ("meta", "rect"):
+      self.open.append(tag)
+    if tag in ("script", "link", "img", "iframe", "object"):
+      self.outside.append(tag)
+    self.outside += [k for k, _ in attrs if k in ("src", "href")]
+
+  def handle_startendtag(self, tag, attrs):
+    assert tag == "rect"
+    assert float(dict(attrs)["width"]) >= 0
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    self.words.append(data)
+
+
+def test_page_is_whole_and_on_its_own():
+  report, details = report_lib.make(measured())
+  text = html_lib.page(report, details)
+  page = Page()
+  page.feed(text)
+  assert not page.open and not page.outside
+  assert "url(" not in text and "@import" not in text
+  assert "specjax: mine & <yours>" in page.words
+  assert {"draft 1", "draft 2", "alpha", "measured"} <= set(page.words)
+  assert {"x tokens 1.14", "predicted (Thm 3.8)"} <= set(page.words)
+
+
+def test_markdown():
+  report, details = report_lib.make(measured())
+  lines = tables.markdown(report, details).splitlines()
+  assert lines[0] == "# mine & <yours>"
+  assert lines[2].startswith("`python -m specjax.run --config 'a|b'`, 20")
+  assert all(line.count("|") == 4 for line in lines[4:])
+
+
+def test_files_are_whole_or_not_there(tmp_path, monkeypatch):
+  """An older report survives a failing write; no temporary file is left."""
+  folder = output.folder(str(tmp_path / "a" / "b"))
+  output.save(folder, *report_lib.make(measured()))
+  names = {path.name for path in folder.iterdir()}
+  assert names == {"report.json", "report.md", "report.html", "details.json"}
+  old = (folder / "report.json").read_text()
+  monkeypatch.setattr(
+      pathlib.Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(
+          OSError(28, "No space left on device")
+      )
+  )
+  with pytest.raises(OSError):
+    output.write(folder / "report.json", "{}")
+  assert (folder / "report.json").read_text() == old
+  assert {path.name for path in folder.iterdir()} == names
+
+
+def test_folder_that_cannot_be(tmp_path):
+  (tmp_path / "file").write_text("")
+  for path in ("file", "file/below"):
+    with pytest.raises(errors.UserError, match="^out: "):
+      output.folder(str(tmp_path / path))
+
+
+def test_commit(tmp_path, monkeypatch):
+  """None outside git, and where git is another project's."""
+
+  def package(root):
+    (root / "specjax" / "measure").mkdir(parents=True)
+    monkeypatch.setattr(
+        environment, "__file__", str(root / "specjax/measure/environment.py")
+    )
+
+  package(tmp_path / "alone")
+  assert environment.commit() is None
+  git = lambda *words: subprocess.run(
+      ["git", "-C", str(tmp_path / "mine"), "-c", "user.name=a", "-c",
+       "user.email=a@b", *words],
+      check=True,
+      capture_output=True,
+      text=True,
+  ).stdout.strip()
+  package(tmp_path / "mine")
+  git("init")
+  assert environment.commit() is None
+  (tmp_path / "mine" / "x").write_text("1")
+  git("add", "x")
+  git("commit", "-m", "x")
+  assert environment.commit() == git("rev-parse", "HEAD")
+  (tmp_path / "mine" / "x").write_text("2")
+  assert environment.commit() == git("rev-parse", "HEAD") + "-dirty"
+  package(tmp_path / "mine" / "venv" / "site-packages")
+  assert environment.commit() is None
+
+
+def test_device():
+  assert environment.device().startswith("cpu: ")

@@ -1,0 +1,224 @@
+"""Timing: compile time apart, nothing compiled inside, sides in turn."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from specjax.measure import gap as gap_lib
+from specjax.measure import steps as steps_lib
+from specjax.measure import timing
+
+PLAIN, SPECULATIVE = timing.PLAIN, timing.SPECULATIVE
+
+
+class Clock:
+  """Time that passes only when it is told to."""
+
+  def __init__(self):
+    self.now = 0.0
+
+  def __call__(self):
+    return self.now
+
+
+def final(rounds, lengths):
+  """A finished state, as far as counts go."""
+  return types.SimpleNamespace(
+      tallies=types.SimpleNamespace(rounds_B=jnp.array(rounds)),
+      length_B=jnp.array(lengths) + 1,
+      prompt_B=jnp.ones(len(lengths), jnp.int32),
+  )
+
+
+class Side:
+  """Decodes shapes; the first call of each is slow, as compilation is."""
+
+  def __init__(self, clock, prefill, decode, state):
+    self.clock, self.prefill_, self.decode = clock, prefill, decode
+    self.state, self.seen, self.calls = state, set(), []
+
+  def prefill(self, shape):
+    self.clock.now += self.prefill_
+    return shape
+
+  def run(self, shape):
+    self.clock.now += self.decode + (0.0 if shape in self.seen else 1.0)
+    self.seen.add(shape)
+    self.calls.append(shape)
+    return self.state
+
+
+def sides(clock):
+  return {
+      PLAIN: Side(clock, 0.002, 0.030, final([9, 6], [9, 6])),
+      SPECULATIVE: Side(clock, 0.003, 0.010, final([3, 2], [9, 6])),
+  }
+
+
+def test_steady_time_is_reported():
+  """Lightning-AI/lightning-thunder#2638: compile time counted as decoding."""
+  clock = Clock()
+  times = timing.interleave(
+      sides(clock), (4, 5, 4), repeats=3, warmup=1, clock=clock
+  )
+  assert times.decode[PLAIN] == pytest.approx([0.09] * 3)
+  assert times.prefill[SPECULATIVE] == pytest.approx([0.009] * 3)
+  # Two sides, two shapes, a second each.
+  assert times.compile_seconds == pytest.approx(4.0)
+  assert times.speedups() == pytest.approx([3.0] * 3)
+  assert times.speedups(end_to_end=True) == pytest.approx([32 / 13] * 3)
+
+
+def test_every_timed_shape_is_warmed_up():
+  """The last, shorter batch too; both sides equally often."""
+  clock = Clock()
+  both = sides(clock)
+  ticks = []
+  timing.interleave(
+      both,
+      (4, 5),
+      repeats=3,
+      warmup=2,
+      clock=clock,
+      tick=lambda: ticks.append(1),
+  )
+  for side in both.values():
+    assert side.calls == [4, 5] * 5
+  assert len(ticks) == 20
+
+
+def test_sides_take_turns():
+  clock, order = Clock(), []
+  both = sides(clock)
+  for name, side in both.items():
+    run = side.run
+    side.run = lambda shape, name=name, run=run: order.append(name) or run(
+        shape
+    )
+  timing.interleave(both, (4, 5), repeats=2, warmup=1, clock=clock)
+  assert order[4:8] == [PLAIN, SPECULATIVE] * 2
+  assert order[8:] == [SPECULATIVE, PLAIN] * 2
+
+
+def test_counts():
+  counts = timing.Counts.of(final([9, 6], [9, 6]))
+  counts += timing.Counts.of(final([4, 0], [8, 0]))
+  assert (counts.tokens, counts.row_rounds) == (23, 19)
+  assert (counts.passes, counts.slots) == (13, 26)
+  assert counts.tokens_per_round == 23 / 19
+  assert counts.busy == 19 / 26
+
+
+def test_unequal_outputs_are_compared_by_the_token():
+  """Sampled outputs differ in length, which is no speed-up."""
+  counts = {
+      PLAIN: timing.Counts(100, 100, 100, 100),
+      SPECULATIVE: timing.Counts(50, 25, 25, 25),
+  }
+  times = timing.Times(
+      1.0,
+      {PLAIN: [0.0], SPECULATIVE: [0.0]},
+      {PLAIN: [1.0], SPECULATIVE: [0.5]},
+      counts,
+  )
+  assert times.speedups() == [1.0]
+
+
+def test_median_repeat():
+  one = timing.Counts(10, 10, 10, 10)
+  times = timing.Times(
+      0.0,
+      {PLAIN: [0.0] * 4, SPECULATIVE: [0.0] * 4},
+      {PLAIN: [4.0, 1.0, 3.0, 2.0], SPECULATIVE: [1.0] * 4},
+      {PLAIN: one, SPECULATIVE: one},
+  )
+  assert times.median_repeat == 3
+
+
+def test_compilation_in_the_window_is_an_error():
+  double = jax.jit(lambda x: 2 * x)
+  small, large = jnp.ones(3), jnp.ones(4)
+  double(small)
+  with timing.no_compilation():
+    double(small)
+  with pytest.raises(RuntimeError, match="1 compilations inside"):
+    with timing.no_compilation():
+      double(large)
+  # Nothing listens any more.
+  with timing.no_compilation():
+    pass
+
+
+class Compiles(Side):
+  """A side that compiles in its third call, as a forgotten shape would."""
+
+  def run(self, shape):
+    out = super().run(shape)
+    jax.jit(lambda x: x + 1)(jnp.ones(len(self.calls) // 3 + 1))
+    return out
+
+
+def test_interleave_notices_compilation():
+  clock = Clock()
+  side = Compiles(clock, 0.0, 1.0, final([1], [1]))
+  with pytest.raises(RuntimeError, match="timed window"):
+    timing.interleave(
+        {PLAIN: side, SPECULATIVE: side}, (4,), repeats=2, warmup=1
+    )
+
+
+def test_steps_are_steady():
+  clock, order = Clock(), []
+
+  def run(name, seconds):
+    def step(count):
+      first = name not in order
+      order.append(name)
+      clock.now += seconds * int(count) + (1.0 if first else 0.0)
+      return count
+
+    return step
+
+  runs = {"draft": run("draft", 0.001), "target": run("target", 0.01)}
+  seconds = steps_lib.interleave(runs, 20, 3, clock=clock)
+  assert seconds == pytest.approx({"draft": 0.001, "target": 0.01})
+  assert order == ["draft", "target"] * 4
+
+
+def test_costs():
+  steps = steps_lib.Steps(draft=1.0, target=4.0, verify=6.0)
+  assert (steps.c, steps.verify_cost) == (0.25, 1.5)
+
+
+def test_gap_is_one_where_the_theorem_holds():
+  """alpha 1, v = 1, no overhead, one row."""
+  steps = steps_lib.Steps(draft=0.1, target=1.0, verify=1.0)
+  gap = gap_lib.decompose(
+      1.0,
+      3,
+      steps,
+      plain=timing.Counts(40, 40, 40, 40),
+      speculative=timing.Counts(40, 10, 10, 10),
+      plain_seconds=40.0,
+      speculative_seconds=13.0,
+  )
+  for value in (gap.tokens, gap.verify, gap.overhead, gap.idle_rows):
+    assert value == pytest.approx(1.0)
+
+
+def test_gap_multiplies_up_to_the_measured_speedup():
+  steps = steps_lib.Steps(draft=0.2, target=1.1, verify=2.3)
+  plain = timing.Counts(tokens=90, row_rounds=90, passes=40, slots=120)
+  speculative = timing.Counts(tokens=80, row_rounds=35, passes=15, slots=45)
+  gap = gap_lib.decompose(0.6, 2, steps, plain, speculative, 50.0, 44.0)
+  measured = (50.0 / 90) / (44.0 / 80)
+  predicted = (1 + 0.6 + 0.36) / (2 * 0.2 / 1.1 + 1)
+  assert predicted * gap.product == pytest.approx(measured)
+  assert gap.tokens == pytest.approx(80 / 35 / 1.96)
+  assert gap.verify == pytest.approx((0.4 + 1.1) / (0.4 + 2.3))
+  assert gap.idle_rows == pytest.approx((35 / 45) / (90 / 120))
+  assert gap.overhead == pytest.approx(
+      (2 * 0.2 + 2.3) / (44 / 15) * (50 / 40) / 1.1
+  )

@@ -1,0 +1,499 @@
+"""The main door, in this process, on tiny random models."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+import test_measure_report
+import tiny
+
+from specjax import experiment
+from specjax import prepare
+from specjax import run
+from specjax import sections
+from specjax.checkpoints import hf
+from specjax.checkpoints import tokenizer as tokenizer_lib
+from specjax.measure import timing
+from specjax.models import t5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+  # As experiment.run has it, so that what it compiled serves here too.
+  with tiny.quick_compilation(), jax.default_matmul_precision("float32"):
+    yield
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+  """Paths of a target, another model as draft, and rows."""
+  return tiny.write_family(tmp_path_factory.mktemp("family"))
+
+
+@pytest.fixture(scope="module")
+def self_draft(family, tmp_path_factory):
+  """A full run whose draft is the target: its folder, and what it printed."""
+  out = tmp_path_factory.mktemp("out") / "run"
+  arguments = tiny.arguments(
+      family,
+      draft__checkpoint=family["target"],
+      out=out,
+      measure__timed_rows=3,
+      measure__repeats=3,
+  )
+  printed = io.StringIO()
+  with contextlib.redirect_stdout(printed):
+    assert run.main(arguments) == 0
+  return out, printed.getvalue()
+
+
+def read(out, name="report.json"):
+  return json.loads((out / name).read_text())
+
+
+def test_self_draft_report(self_draft):
+  """float32, greedy: alpha exactly 1, nothing differs."""
+  out, printed = self_draft
+  report, details = read(out), read(out, "details.json")
+  assert set(report) == set(test_measure_report.KEYS)
+  assert report["alpha"] == 1.0
+  assert set(report["acceptance_by_position"]) <= {1.0, None}
+  assert report["mismatched_rows"] == 0
+  quality = report["quality"]
+  assert quality["metric"] == "bleu"
+  assert quality["plain"] == quality["speculative"]
+  assert (report["gamma"], report["batch"], report["dtype"]) == (
+      3, 2, "float32"
+  )
+  product = report["predicted_speedup"]["theorem_3_8"]
+  for factor in report["gap"].values():
+    product *= factor
+  assert product == pytest.approx(report["measured_speedup"]["median"])
+  assert report["gap"]["idle_rows"] > 0
+  assert details["rows"] == len(tiny.TEXTS) == len(details["outputs"])
+  assert (details["timed_rows"], len(details["speedups"])) == (3, 3)
+  for row in details["outputs"]:
+    assert row["rounds"] == -(-row["tokens"] // 4)
+  assert details["command"].startswith("python -m specjax.run --config ")
+  assert "alpha                 1.00" in printed
+  assert str(out / "report.json") in printed
+
+
+def test_self_draft_files(self_draft):
+  out, _ = self_draft
+  assert {path.name for path in out.iterdir()} == {
+      "report.json", "details.json", "report.md", "report.html"
+  }
+  page = test_measure_report.Page()
+  page.feed((out / "report.html").read_text())
+  assert not page.open and not page.outside
+
+
+def test_sampled_run_without_drafts(family, tmp_path, capsys):
+  """Both sides are plain decoding then; T = 1 claims nothing per row."""
+  arguments = tiny.arguments(
+      family,
+      draft__kind="none",
+      draft__checkpoint="not/looked-at",
+      sampling__temperature=1,
+      data__rows=2,
+      out=tmp_path,
+  )
+  assert run.main(arguments) == 0
+  report = read(tmp_path)
+  assert (report["alpha"], report["gamma"]) == (None, 0)
+  assert (report["c"], report["verify_cost"]) == (0.0, 1.0)
+  assert report["mismatched_rows"] is None
+  assert report["block_efficiency"] == 1.0
+  assert report["predicted_speedup"]["theorem_3_8"] == 1.0
+  printed = capsys.readouterr()
+  assert "sampled: laws are tested by the test suite" in printed.out
+  assert "timing" in printed.err
+
+
+# --- every option changes something -----------------------------------------
+
+
+def setup_of(family, **options):
+  return prepare.prepare(tiny.config(family, **options))
+
+
+def spoken(setup, side=None):
+  """What comes out, and the tallies of it."""
+  rows = experiment.decode(setup, side or setup.speculative)
+  return [(row.tokens, row.rounds, row.judged, row.accepted) for row in rows]
+
+
+def plain_tokens(setup):
+  return [tokens for tokens, *_ in spoken(setup, setup.plain)]
+
+
+def test_gamma(family):
+  """16 tokens of a perfect draft: 4 rounds at gamma 3, 2 at gamma 7.
+
+  unslothai/unsloth#10452, and ml-explore/mlx-lm#1297: an option that is
+  parsed, but never used.
+  """
+  for gamma, rounds in ((3, 4), (7, 2)):
+    setup = setup_of(
+        family,
+        draft__checkpoint=family["target"],
+        draft__gamma=gamma,
+        decode__min_new_tokens=16,
+        data__rows=1,
+    )
+    [(tokens, done, _, _)] = spoken(setup)
+    assert (len(tokens), done) == (16, rounds)
+
+
+def test_draft_options(family):
+  """Each changes how well the drafts fit, and the drafter that is run."""
+  common = dict(sampling__temperature=1)
+  base = setup_of(family, **common)
+  plain = experiment.decode(base, base.plain)
+  alpha = lambda setup: experiment.alpha(setup, plain)[0]
+  assert alpha(base) == alpha(setup_of(family, **common))
+  changed = lambda **options: setup_of(family, **common, **options)
+  assert alpha(changed(draft__checkpoint=family["target"])) > 2 * alpha(base)
+  for name, value in (("temperature", 0.1), ("top_k", 2), ("top_p", 0.1)):
+    setup = changed(**{f"draft__{name}": value})
+    assert alpha(setup) != pytest.approx(alpha(base), rel=1e-3), name
+    assert getattr(setup.drafts.drafter, name) == value
+    assert setup.speculative.loop != base.speculative.loop
+  setup = changed(draft__argmax="true")
+  assert setup.drafts.drafter.argmax and experiment.pair(setup).argmax
+  none = setup_of(family, **common, draft__kind="none")
+  assert none.speculative.loop == none.plain.loop == base.plain.loop
+
+
+def test_verify_options(family):
+  """What they do is tested with the rule."""
+  options = dict(verify__lenience=0.3, verify__residual="lenient")
+  setup = setup_of(family, **options)
+  for rule in (setup.speculative.loop.rule, experiment.pair(setup).rule):
+    assert (rule.lenience, rule.residual) == (0.3, "lenient")
+
+
+def test_sampling_options(family):
+  tokens = lambda **options: plain_tokens(setup_of(family, **options))
+  greedy, sampled = tokens(), tokens(sampling__temperature=1)
+  assert greedy != sampled
+  assert tokens(sampling__temperature=1, sampling__top_k=1) == greedy
+  assert tokens(sampling__temperature=1, sampling__top_p=0.001) == greedy
+  assert tokens(sampling__temperature=1, decode__seed=1) != sampled
+  two = tuple(i for i in range(160) if i not in (1, 7))
+  assert set(sum(tokens(decode__suppressed=two), ())) <= {1, 7}
+  short = tokens(sampling__temperature=1, decode__suppressed=two)
+  assert min(map(len, short)) < 6
+  long = tokens(
+      sampling__temperature=1,
+      decode__suppressed=two,
+      decode__min_new_tokens=6,
+  )
+  assert min(map(len, long)) >= 6
+  assert {row[0] for row in tokens(decode__forced_first=9)} == {9}
+
+
+def test_shapes_and_types(family):
+  base = setup_of(family)
+  other = setup_of(
+      family,
+      target__checkpoint=family["draft"],
+      decode__batch=3,
+      decode__dtype="bfloat16",
+      decode__max_new_tokens=4,
+      data__rows=4,
+      data__max_source_tokens=5,
+  )
+  leaf = lambda setup: jax.tree.leaves(setup.target.params)[-1]
+  assert (leaf(base).dtype, leaf(other).dtype) == ("float32", "bfloat16")
+  assert (leaf(base) != leaf(other).astype("float32")).any()
+  assert jax.tree.leaves(other.drafts.params)[0].dtype == "bfloat16"
+  assert [len(group.rows) for group in base.groups(9)] == [2, 2, 1]
+  assert [len(group.rows) for group in other.groups(9)] == [3, 1]
+  assert {len(g.batch.budget_B) for g in other.groups(9)} == {3}
+  assert max(len(request.source) for request in base.requests) > 5
+  assert max(len(request.source) for request in other.requests) == 5
+  assert {request.max_new_tokens for request in other.requests} == {4}
+  assert all(request.source[-1] == 1 for request in other.requests)
+
+
+def test_data_options():
+  load = lambda **fields: prepare.load_examples(sections.Data(**fields))
+  assert len(load()) == 200 and len(load(rows=3)) == 3
+  translate, summarize = load(rows=1)[0], load(task="mini_summ", rows=1)[0]
+  assert translate.source.startswith("translate English to German: ")
+  assert summarize.source.startswith("summarize: ")
+  with pytest.raises(ValueError, match="data.split"):
+    load(split="train")
+  with pytest.raises(ValueError, match="data.path: nowhere"):
+    load(path="nowhere.jsonl")
+
+
+def test_measure_options(family):
+  """Calls: (warmup + repeats) of each timed batch, and steps a timing."""
+  calls, counts = [], []
+
+  class Spy(timing.Side):
+
+    def run(self, state):
+      calls.append(1)
+      return super().run(state)
+
+  setup = setup_of(
+      family, measure__warmup=2, measure__repeats=3, measure__timed_rows=4
+  )
+  measure = setup.config.measure
+  spy = Spy(setup.plain.loop, setup.target.params, (), 16)
+  timing.interleave(
+      {"plain": spy},
+      [group.batch for group in setup.groups(measure.timed_rows)],
+      repeats=measure.repeats,
+      warmup=measure.warmup,
+  )
+  assert len(calls) == 2 * (2 + 3)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+        experiment.timing, "interleave", lambda *_, **kw: calls.append(kw)
+    )
+    patch.setattr(
+        experiment.steps_lib,
+        "measure",
+        lambda *_, **kw: counts.append(kw) or sys.exit("enough"),
+    )
+    with pytest.raises(SystemExit):
+      experiment.run(setup)
+  assert (calls[-1]["warmup"], calls[-1]["repeats"]) == (2, 3)
+  assert (counts[0]["steps"], counts[0]["repeats"]) == (2, 3)
+
+
+def test_default_out(family, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(
+      experiment, "run", lambda *_: experiment.report_lib.make(
+          test_measure_report.measured()
+      )
+  )
+  assert run.main(tiny.arguments(family)) == 0
+  assert (tmp_path / "out" / "ende_t5small_mini" / "report.json").is_file()
+  assert "out/ende_t5small_mini/report.json" in capsys.readouterr().out
+
+
+# --- a person's own text ----------------------------------------------------
+
+
+def test_text(family, capsys, monkeypatch):
+  """Every round is shown; the pieces are those of the output."""
+  monkeypatch.delenv("NO_COLOR", raising=False)
+  arguments = tiny.arguments(family, data__text="verify tools")
+  assert run.main(arguments) == 0
+  out = capsys.readouterr().out
+  assert "input   translate English to German: verify tools\n" in out
+  assert "\x1b" not in out
+  setup = prepare.prepare(tiny.config(family, data__text="verify tools"))
+  result = experiment.trace(setup)
+  assert f"output  {result.text}\n" in out
+  assert f"{len(result.tokens)} tokens in {result.rounds} rounds" in out
+  shown = []
+  for round_ in result.trace:
+    shown += round_.drafted[: round_.accepted]
+    shown += [] if round_.next is None else [round_.next]
+  assert tuple(shown) == result.tokens
+  assert result.tokens == experiment.decode(setup, setup.plain)[0].tokens
+
+
+def test_text_prefix():
+  """Added where the text has none."""
+  load = lambda text, **fields: prepare.load_examples(
+      sections.Data(text=text, **fields)
+  )[0].source
+  assert load("Hi.") == "translate English to German: Hi."
+  assert load("Hi.", task="mini_summ") == "summarize: Hi."
+  assert load("summarize: Hi.") == "summarize: Hi."
+  assert load("Hi.", task="file") == "Hi."
+
+
+# --- what goes wrong --------------------------------------------------------
+
+
+def complaint(capsys, arguments, code=1) -> str:
+  """The one line on stderr of a run that fails."""
+  assert run.main(arguments) == code
+  printed = capsys.readouterr()
+  assert printed.out == ""
+  [line] = printed.err.strip().splitlines()
+  assert line.startswith("specjax.run: ")
+  return line
+
+
+def test_unknown_option(family, capsys):
+  arguments = tiny.arguments(family, decode__gama=4)
+  assert "decode.gama" in complaint(capsys, arguments)
+
+
+def test_parts_refuse(family, capsys, tmp_path):
+  """Found only once the models are there; the key is still named."""
+  arguments = tiny.arguments(family, decode__suppressed="(160,)", out=tmp_path)
+  assert "decode.suppressed: " in complaint(capsys, arguments)
+  arguments = tiny.arguments(family, data__path="nowhere.jsonl", out=tmp_path)
+  assert "data.path: nowhere.jsonl" in complaint(capsys, arguments)
+
+
+def test_folder_is_tried_first(family, capsys, tmp_path):
+  """Not after minutes of work."""
+  (tmp_path / "file").write_text("")
+  arguments = tiny.arguments(
+      family, target__checkpoint="no/such", out=tmp_path / "file"
+  )
+  assert "out: " in complaint(capsys, arguments)
+
+
+def test_interrupt(family, capsys, tmp_path, monkeypatch):
+  def stop(*_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(prepare, "prepare", stop)
+  line = complaint(capsys, tiny.arguments(family, out=tmp_path), code=130)
+  assert "interrupted" in line
+  assert not list(tmp_path.iterdir())
+
+
+def test_too_little_memory(family, capsys, tmp_path, monkeypatch):
+  def fail(*_):
+    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+  monkeypatch.setattr(experiment, "run", fail)
+  line = complaint(capsys, tiny.arguments(family, out=tmp_path))
+  assert "decode.batch" in line and "decode.dtype" in line
+
+
+def test_nothing_can_be_had(tmp_path):
+  """Offline: what to fetch, where to put it, what runs without; one line."""
+  done = subprocess.run(
+      [
+          sys.executable, "-m", "specjax.run",
+          "--config", str(tiny.CONFIGS / "ende_t5small.py"),
+          f"--config.out={tmp_path / 'out'}",
+      ],
+      cwd=tiny.CONFIGS.parent,
+      env=os.environ | {
+          "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")
+      },
+      capture_output=True,
+      text=True,
+  )
+  assert done.returncode == 1
+  [line] = done.stderr.strip().splitlines()
+  assert "google/flan-t5-xxl" in line
+  assert "configs/ende_t5small.py:mini" in line
+  assert "DIR" in line
+
+
+def test_help(capsys):
+  assert run.main(["run", "--help"]) == 0
+  assert "--config.draft.gamma=3" in capsys.readouterr().out
+
+
+# --- shipped and full-sized models ------------------------------------------
+
+
+def test_mini(tmp_path, capsys):
+  """The shipped rows and weights; small drafts for itself, to be quick."""
+  arguments = [
+      "run",
+      "--config",
+      f"{tiny.CONFIGS / 'ende_t5small.py'}:mini",
+      "--config.target.checkpoint=mini/small",
+      "--config.decode.max_new_tokens=32",
+      "--config.data.rows=2",
+      "--config.measure.repeats=1",
+      "--config.measure.warmup=1",
+      f"--config.out={tmp_path}",
+  ]
+  assert run.main(arguments) == 0
+  report = read(tmp_path)
+  assert report["alpha"] == 1.0
+  assert report["mismatched_rows"] == 0
+  assert report["config"]["data"]["task"] == "mini_ende"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ("ende", "cnndm"))
+@pytest.mark.parametrize("draft", ("small", "base", "large"))
+def test_mini_pairs(tmp_path, task, draft):
+  """Each shipped pair as its config has it, two rows."""
+  config = tiny.CONFIGS / f"{task}_t5{draft}.py"
+  arguments = [
+      "run",
+      "--config",
+      f"{config}:mini",
+      "--config.data.rows=2",
+      f"--config.out={tmp_path}",
+  ]
+  assert run.main(arguments) == 0
+  report = read(tmp_path)
+  assert report["drafter"] == f"model:mini/{draft}"
+  for mismatch in read(tmp_path, "details.json")["mismatches"]:
+    assert mismatch["near_tie"]
+
+
+FLAN_T5_SMALL = t5.T5Config(
+    vocab_size=32128,
+    d_model=512,
+    d_kv=64,
+    d_ff=1024,
+    num_layers=8,
+    num_decoder_layers=8,
+    num_heads=6,
+    gated=True,
+    tied=False,
+)
+T5_SMALL = t5.T5Config(
+    vocab_size=32128,
+    d_model=512,
+    d_kv=64,
+    d_ff=2048,
+    num_layers=6,
+    num_decoder_layers=6,
+    num_heads=8,
+    gated=False,
+    tied=True,
+)
+
+
+@pytest.mark.slow
+def test_paper_shapes(family, tmp_path):
+  """flan-t5-small and t5-small, weights random, by the paper's own config.
+
+  Either drafts for the other; 16 tokens a row.
+  """
+  spiece = prepare.resolve.resolve("mini/target", hint="") / "spiece.model"
+  assert tokenizer_lib.Tokenizer(spiece).size < 32128
+  for name, shape in (("flan", FLAN_T5_SMALL), ("t5", T5_SMALL)):
+    hf.save_random_t5(tmp_path / name, shape, tokenizer_file=spiece)
+  for target, draft in (("flan", "t5"), ("t5", "flan")):
+    out = tmp_path / f"out-{target}"
+    arguments = [
+        "run",
+        "--config",
+        str(tiny.CONFIGS / "ende_t5small.py"),
+        f"--config.target.checkpoint={tmp_path / target}",
+        f"--config.draft.checkpoint={tmp_path / draft}",
+        f"--config.data.path={family['rows.jsonl']}",
+        "--config.data.rows=2",
+        "--config.decode.dtype=float32",
+        "--config.decode.max_new_tokens=16",
+        "--config.measure.repeats=2",
+        "--config.measure.steps=5",
+        f"--config.out={out}",
+    ]
+    assert run.main(arguments) == 0
+    report = read(out)
+    assert report["gamma"] == 7
+    for mismatch in read(out, "details.json")["mismatches"]:
+      assert mismatch["near_tie"]

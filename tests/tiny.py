@@ -1,0 +1,100 @@
+"""Tiny random T5 directories with a tokenizer, and rows for them."""
+
+import contextlib
+import io
+import json
+import pathlib
+
+import jax
+import sentencepiece
+
+from specjax import command_line
+from specjax.checkpoints import hf
+from specjax.models import t5
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+# Short: the sources of all share one padded length.
+TEXTS = [
+    "a fast editor",
+    "tools that draft",
+    "one pass of the target",
+    "verify",
+    "drafts are small and fast",
+]
+SHAPE = t5.T5Config(
+    vocab_size=160,
+    d_model=8,
+    d_kv=4,
+    d_ff=12,
+    num_layers=1,
+    num_decoder_layers=1,
+    num_heads=2,
+    gated=True,
+    tied=False,
+)
+
+
+@contextlib.contextmanager
+def quick_compilation():
+  """Tiny models spend their time in the compiler, not in what it makes."""
+  before = jax.config.read("jax_disable_most_optimizations")
+  jax.config.update("jax_disable_most_optimizations", True)
+  try:
+    yield
+  finally:
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def write_tokenizer(folder: pathlib.Path) -> pathlib.Path:
+  """A spiece.model of a few dozen pieces."""
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(TEXTS * 20),
+      model_writer=model,
+      vocab_size=50,
+      hard_vocab_limit=False,
+      pad_id=0,
+      eos_id=1,
+      unk_id=2,
+      bos_id=-1,
+      pad_piece="<pad>",
+      minloglevel=2,
+  )
+  (folder / "spiece.model").write_bytes(model.getvalue())
+  return folder / "spiece.model"
+
+
+def write_family(folder: pathlib.Path) -> dict[str, str]:
+  """A target and a draft; rows.jsonl. Returns their paths."""
+  spiece = write_tokenizer(folder)
+  for seed, name in enumerate(("target", "draft")):
+    hf.save_random_t5(folder / name, SHAPE, seed, tokenizer_file=spiece)
+  rows = [
+      {"id": f"row{i}", "source": text, "reference": text[::-1]}
+      for i, text in enumerate(TEXTS)
+  ]
+  (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  return {
+      name: str(folder / name) for name in ("target", "draft", "rows.jsonl")
+  }
+
+
+def arguments(family: dict[str, str], **options) -> list[str]:
+  """argv of a run on the family; options as section__key=value."""
+  values = {
+      "target.checkpoint": family["target"],
+      "draft.checkpoint": family["draft"],
+      "data.path": family["rows.jsonl"],
+      "decode.max_new_tokens": 16,
+      "decode.batch": 2,
+      "measure.repeats": 2,
+      "measure.warmup": 1,
+      "measure.steps": 2,
+  } | {key.replace("__", "."): value for key, value in options.items()}
+  flags = [f"--config.{key}={value}" for key, value in values.items()]
+  return ["run", "--config", f"{CONFIGS / 'ende_t5small.py'}:mini", *flags]
+
+
+def config(family: dict[str, str], **options):
+  """The frozen config of such a run."""
+  return command_line.read(arguments(family, **options))

@@ -1,0 +1,167 @@
+"""Is speculative decoding lossless on the shipped family's held-out rows?
+
+    python -m experiments.lossless
+
+Decodes all rows of both tasks in float32 with each draft, at batch 1 and 8:
+
+- greedy: every row against plain decoding of the same batch size; a row that
+  differs is listed with the gap of plain decoding's two best logits there
+- greedy and at temperature 1: every row at batch 8 against the same row alone
+
+Writes results/lossless.json and results/lossless.md. About ten minutes on two
+CPU cores.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import pathlib
+import sys
+
+import tqdm
+
+from specjax import errors
+from specjax import experiment
+from specjax import prepare
+from specjax import sections
+from specjax.measure import environment
+from specjax.measure import lossless
+from specjax.measure import output
+
+COMMAND = "python -m experiments.lossless"
+TASKS = {"mini_ende": 96, "mini_summ": 48}
+DRAFTS = ("small", "base", "large")
+BATCHES = (1, 8)
+
+
+def setup(task: str, draft: str, *, batch: int, temperature: float, rows: int):
+  """Everything that one cell of the table decodes with."""
+  return prepare.prepare(
+      sections.Experiment(
+          draft=sections.Draft(checkpoint=f"mini/{draft}", gamma=4),
+          data=sections.Data(task=task, rows=rows, max_source_tokens=256),
+          decode=sections.Decode(max_new_tokens=TASKS[task], batch=batch),
+          sampling=sections.Sampling(temperature=temperature),
+      )
+  )
+
+
+def differing(a, b) -> list[int]:
+  """Numbers of the rows whose tokens differ."""
+  return [i for i, (x, y) in enumerate(zip(a, b)) if x.tokens != y.tokens]
+
+
+def gaps(made: prepare.Setup, plain, other) -> list[dict]:
+  """Differing rows with plain decoding's two-best gap where they part."""
+  found = []
+  for i in differing(plain, other):
+    at = lossless.first_difference(plain[i].tokens, other[i].tokens)
+    batch, text_BS, _ = made.single(i, plain[i].tokens)
+    gap = lossless.two_best_gap(
+        made.target.module, made.target.params, batch, text_BS, at
+    )
+    mismatch = lossless.Mismatch(i, at, gap)
+    found.append(
+        dataclasses.asdict(mismatch) | {"near_tie": mismatch.near_tie}
+    )
+  return found
+
+
+def cells(task: str, rows: int, tick) -> list[dict]:
+  """All comparisons of one task."""
+  out = []
+  plain = {}
+  for draft in DRAFTS:
+    decoded = {}
+    for temperature in (0.0, 1.0):
+      for batch in BATCHES:
+        made = setup(
+            task, draft, batch=batch, temperature=temperature, rows=rows
+        )
+        if temperature == 0 and batch not in plain:
+          plain[batch] = experiment.decode(made, made.plain)
+        decoded[temperature, batch] = experiment.decode(
+            made, made.speculative
+        )
+        if temperature == 0:
+          found = gaps(made, plain[batch], decoded[0.0, batch])
+          out.append({
+              "task": task,
+              "draft": draft,
+              "what": f"batch {batch}, greedy: speculative against plain",
+              "rows": len(plain[batch]),
+              "differing": found,
+          })
+        tick()
+      alone, beside = (decoded[temperature, batch] for batch in BATCHES)
+      out.append({
+          "task": task,
+          "draft": draft,
+          "what": f"temperature {temperature:g}: alone against beside others",
+          "rows": len(alone),
+          "differing": [
+              {"row": i} for i in differing(alone, beside)
+          ],
+      })
+  return out
+
+
+def markdown(report: dict) -> str:
+  """The table for people."""
+  lines = [
+      "# Losslessness on the shipped rows",
+      "",
+      f"`{report['command']}`, commit {report['commit']}, {report['date']},"
+      f" {report['device']}, float32, gamma 4.",
+      "",
+      "| task | draft | comparison | rows | differing |",
+      "|---|---|---|---|---|",
+  ]
+  for cell in report["cells"]:
+    words = [
+        f"row {entry['row']}"
+        + (
+            f" (token {entry['position']}, gap {entry['gap']:.2e},"
+            f" near tie: {'yes' if entry['near_tie'] else 'NO'})"
+            if "gap" in entry
+            else ""
+        )
+        for entry in cell["differing"]
+    ]
+    lines.append(
+        f"| {cell['task']} | {cell['draft']} | {cell['what']} |"
+        f" {cell['rows']} | {'; '.join(words) or '0'} |"
+    )
+  return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+  """Decodes, compares and writes."""
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  parser.add_argument("--rows", type=int, default=0, help="a task; 0 is all")
+  parser.add_argument("--out", type=pathlib.Path, default="results")
+  arguments = parser.parse_args()
+  folder = output.folder(str(arguments.out))
+  total = len(TASKS) * len(DRAFTS) * len(BATCHES) * 2
+  found = []
+  with tqdm.tqdm(total=total, desc="decodings") as bar:
+    for task in TASKS:
+      found += cells(task, arguments.rows, bar.update)
+  report = {
+      "command": COMMAND
+      + (f" --rows {arguments.rows}" if arguments.rows else ""),
+      "commit": environment.commit(),
+      "date": datetime.date.today().isoformat(),
+      "device": environment.device(),
+      "cells": found,
+  }
+  output.write(folder / "lossless.json", output.dumps(report))
+  output.write(folder / "lossless.md", markdown(report))
+  print(markdown(report))
+
+
+if __name__ == "__main__":
+  try:
+    main()
+  except errors.UserError as error:
+    sys.exit(f"experiments.lossless: {error}")

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Runs one experiment on an existing Cloud TPU VM and brings its report back.
+#
+#   launch/tpu_vm.sh [--dry-run] NAME ZONE CONFIG [--config.KEY=VALUE ...]
+#
+# NAME and ZONE are those of the VM; CONFIG is a file of configs/, with its
+# variant. --dry-run prints the commands instead of running them.
+set -euo pipefail
+
+dry=
+if [ "${1:-}" = --dry-run ]; then
+  dry=1
+  shift
+fi
+if [ $# -lt 3 ]; then
+  echo "usage: launch/tpu_vm.sh [--dry-run] NAME ZONE CONFIG [OPTION ...]" >&2
+  exit 2
+fi
+name=$1 zone=$2 config=$3
+shift 3
+
+run() {
+  if [ -n "$dry" ]; then
+    printf '%q ' "$@"
+    echo
+  else
+    "$@"
+  fi
+}
+
+cd "$(dirname "$0")/.."
+archive=$(mktemp -t specjax.XXXXXX.tar.gz)
+trap 'rm -f "$archive"' EXIT
+run git archive --format=tar.gz --output="$archive" HEAD
+run gcloud compute tpus tpu-vm scp "$archive" "$name:specjax.tar.gz" \
+  --zone="$zone"
+options=$(printf ' %q' --config "$config" "$@" --config.out=out/tpu_vm)
+run gcloud compute tpus tpu-vm ssh "$name" --zone="$zone" --command="\
+mkdir -p specjax && tar -xzf specjax.tar.gz -C specjax && cd specjax && \
+python3 -m venv .venv && . .venv/bin/activate && \
+pip install -q 'jax[tpu]' -e '.[hub]' && python -m specjax.run$options"
+run gcloud compute tpus tpu-vm scp --recurse \
+  "$name:specjax/out/tpu_vm" "out/" --zone="$zone"

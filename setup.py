@@ -6,7 +6,7 @@ import setuptools
 
 _EXTRAS = {
     "test": [
-        "hypothesis>=6.100",
+        "huggingface_hub>=0.26",
         "pytest>=8.2",
     ],
     # Comparison with the reference implementation, and its pickled weights.

@@ -1,7 +1,7 @@
 """The mini family: one target and three drafts named like the paper's.
 
 Paper row: none; the shapes follow T5 v1.1, the proportions Leviathan et al.
-(arXiv 2211.17192): decoder and head of small, base and large are about 0.1,
+(arXiv 2211.17192): decoder and head of small, base and large are 0.08,
 0.12 and 0.37 of the target's.
 
 Command: python -m specjax.train --config configs/train_mini.py

@@ -4,7 +4,8 @@
 #   launch/tpu_vm.sh [--dry-run] NAME ZONE CONFIG [--config.KEY=VALUE ...]
 #
 # NAME and ZONE are those of the VM; CONFIG is a file of configs/, with its
-# variant. --dry-run prints the commands instead of running them.
+# variant. The VM needs Python 3.11 or later (PYTHON names it there). --dry-run
+# prints the commands instead of running them.
 set -euo pipefail
 
 dry=
@@ -37,7 +38,8 @@ run gcloud compute tpus tpu-vm scp "$archive" "$name:specjax.tar.gz" \
 options=$(printf ' %q' --config "$config" "$@" --config.out=out/tpu_vm)
 run gcloud compute tpus tpu-vm ssh "$name" --zone="$zone" --command="\
 mkdir -p specjax && tar -xzf specjax.tar.gz -C specjax && cd specjax && \
-python3 -m venv .venv && . .venv/bin/activate && \
+${PYTHON:-python3.11} -m venv .venv && . .venv/bin/activate && \
 pip install -q 'jax[tpu]' -e '.[hub]' && python -m specjax.run$options"
+run mkdir -p out
 run gcloud compute tpus tpu-vm scp --recurse \
   "$name:specjax/out/tpu_vm" "out/" --zone="$zone"

@@ -75,6 +75,35 @@ def load(path: str) -> tuple[str, config_dict.ConfigDict]:
   return (f"{stem}:{variant}" if variant else stem), config
 
 
+def read_values(argv: Sequence[str]) -> tuple[str, config_dict.ConfigDict]:
+  """Arguments -> name of the run and its ConfigDict, for other doors.
+
+  Raises:
+    errors.UserError: no config file, an unknown option, or a value of another
+      type; one line.
+  """
+  path, argv = _take_path(argv)
+  name, config = load(path)
+  values = flags.FlagValues()
+  try:
+    holder = config_flags.DEFINE_config_dict(
+        "config", config, flag_values=values, sys_argv=argv, lock_config=True
+    )
+    rest = values(argv)[1:]
+  except (flags.Error, AttributeError, LookupError, TypeError, ValueError) as e:
+    raise errors.UserError(f"options: {_message(e)}") from None
+  if rest:
+    raise errors.UserError(f"{rest[0]}: is not understood")
+  return name, holder.value
+
+
+def _message(error: BaseException) -> str:
+  """One line; what ml_collections wraps several times is taken out."""
+  while error.args and isinstance(error.args[0], BaseException):
+    error = error.args[0]
+  return " ".join(str(error.args[0] if error.args else error).split())
+
+
 def _take_path(argv: Sequence[str]) -> tuple[str, list[str]]:
   """The value of --config, and the other arguments."""
   rest, path = [argv[0]], None

@@ -6,7 +6,6 @@
 them.
 """
 
-import contextlib
 import dataclasses
 import sys
 from typing import Any, Callable, Sequence
@@ -23,13 +22,6 @@ from specjax.measure import lossless
 from specjax.measure import report as report_lib
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
-
-
-def precision(config: sections.Experiment):
-  """float32 means float32: TPUs and GPUs multiply in less unless told."""
-  if config.decode.dtype == "float32":
-    return jax.default_matmul_precision("float32")
-  return contextlib.nullcontext()
 
 
 def decode(
@@ -59,7 +51,7 @@ def run(
   Returns:
     The report and its details, see measure.report.
   """
-  with precision(setup.config), _Progress() as progress:
+  with _Progress() as progress:
     measured = _measure(setup, progress)
   return report_lib.make(dataclasses.replace(measured, command=command))
 
@@ -72,8 +64,7 @@ def trace(setup: prepare_lib.Setup) -> pipeline.Result:
   )
   side = dataclasses.replace(setup.speculative, loop=traced)
   [group] = setup.groups(1)
-  with precision(setup.config):
-    state = side.run(side.prefill(group.batch))
+  state = side.run(side.prefill(group.batch))
   return pipeline.results(setup.target, state, 1)[0]
 
 
@@ -166,6 +157,19 @@ def _mismatches(setup: prepare_lib.Setup, plain, speculative):
   sampling = setup.config.sampling
   if sampling.temperature > 0 and sampling.top_p > 0:
     return None
+  return mismatches(setup, plain, speculative)
+
+
+def mismatches(
+    setup: prepare_lib.Setup, plain, speculative
+) -> list[lossless.Mismatch]:
+  """Rows that differ, with the gap of plain decoding's two best logits.
+
+  Args:
+    setup: what both were decoded with.
+    plain: results of all rows, in order.
+    speculative: likewise.
+  """
   found = []
   for i, (a, b) in enumerate(zip(plain, speculative)):
     position = lossless.first_difference(a.tokens, b.tokens)

@@ -138,6 +138,12 @@ def make_requests(
     ids: of the requests; 0, 1, ... where None.
     max_source_tokens: longer sources are cut.
   """
+  if isinstance(texts, str):
+    raise errors.UserError("texts: give a list of strings, got one string")
+  if ids is not None and len(ids) != len(texts):
+    raise errors.UserError(
+        f"ids: give one a text, got {len(ids)} for {len(texts)} texts"
+    )
   for i, text in enumerate(texts):
     if not isinstance(text, str) or not text.strip():
       raise errors.UserError(f"texts: number {i} is empty or not a string")
@@ -241,12 +247,17 @@ class Decoder:
   rule: token.TokenRule = token.TokenRule()
   batch: int = 8
 
+  def __post_init__(self):
+    if self.batch < 1:
+      raise errors.UserError(f"batch: give 1 or more, got {self.batch}")
+
   def __call__(
       self,
       texts: Sequence[str],
       settings: settings_lib.Settings = settings_lib.Settings(),
       *,
       max_new_tokens: int = 128,
+      max_source_tokens: int = 512,
       ids: Sequence[int] | None = None,
       seed: int = 0,
       log_probs: bool = False,
@@ -258,6 +269,7 @@ class Decoder:
       texts: sources, with their task's prefix.
       settings: temperature 0 is greedy.
       max_new_tokens: budget of each.
+      max_source_tokens: longer sources are cut before their EOS.
       ids: of the requests; a text keeps its random numbers with its id.
       seed: of the run.
       log_probs: also report each token's log-probabilities.
@@ -271,6 +283,7 @@ class Decoder:
         texts,
         settings,
         max_new_tokens=max_new_tokens,
+        max_source_tokens=max_source_tokens,
         ids=ids,
     )
     loop = loop_lib.Loop(

@@ -63,9 +63,9 @@ class Setup:
     for i, request in enumerate(self.requests[:rows]):
       by_width.setdefault(source_width(request), []).append(i)
     chunks = [
-        (width, tuple(rows[i : i + size]))
-        for width, rows in sorted(by_width.items())
-        for i in range(0, len(rows), size)
+        (width, tuple(members[i : i + size]))
+        for width, members in sorted(by_width.items())
+        for i in range(0, len(members), size)
     ]
     return [
         Group(chunk, self.batch(chunk, width, size)) for width, chunk in chunks

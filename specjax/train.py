@@ -9,23 +9,22 @@ directory to <out>/<model>/hf.
 
 import pathlib
 import sys
+from typing import Sequence
 
-from absl import app
-from ml_collections import config_flags
 import jax.numpy as jnp
 
+from specjax import command_line
 from specjax import errors
 from specjax.checkpoints import hf
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.data import batches
 from specjax.data import corpus
+from specjax.data import metrics
+from specjax.data import tasks
 from specjax.data import vocabulary
 from specjax.models import t5
 from specjax.training import loop
 from specjax.training import optimizer
-
-_CONFIG = config_flags.DEFINE_config_file("config")
-
 
 def train_config(config, name: str) -> loop.TrainConfig:
   """The frozen form of the config's section on model `name`."""
@@ -71,25 +70,45 @@ def load_ids(folder, tokenizer, task: str, split: str, rows: int | None = None):
   return sources, targets
 
 
-def main(argv) -> None:
-  """Trains every model that the config names."""
-  del argv
-  config = _CONFIG.value
+def main(argv: Sequence[str]) -> int:
+  """Trains every model that the config names; returns the exit code."""
+  try:
+    train(command_line.read_values(argv)[1])
+    return 0
+  except errors.UserError as error:
+    print(f"specjax.train: {error}", file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    print(
+        "specjax.train: interrupted; the same command goes on from the newest"
+        " checkpoint",
+        file=sys.stderr,
+    )
+    return 130
+
+
+def train(config) -> None:
+  """Builds what is missing, then trains and writes each model."""
   folder = pathlib.Path(config.corpus)
+  # Told before hours of work: no training text may be among the shipped rows.
   corpus.build(folder)
+  for task in corpus.TASKS:
+    texts = [source for source, _ in corpus.read_split(folder, task, "train")]
+    shipped = tasks.load_task(f"mini_{task}")
+    metrics.refuse_overlap(texts, {row.id: row.source for row in shipped})
   model_file = vocabulary.build(folder)
   tokenizer = tokenizer_lib.Tokenizer(model_file)
   splits = [
       load_ids(folder, tokenizer, task, "train") for task in corpus.TASKS
   ]
-  train = tuple(sum((split[i] for split in splits), []) for i in (0, 1))
+  pairs = tuple(sum((split[i] for split in splits), []) for i in (0, 1))
   held_out = {
       task: load_ids(folder, tokenizer, task, "dev", config.held_out_rows)
       for task in corpus.TASKS
   }
   for name in config.models:
     run = train_config(config, name)
-    params = loop.run(run, train, held_out)
+    params = loop.run(run, pairs, held_out)
     hf.save_t5(
         run.out / name / "hf",
         t5.T5(run.model),
@@ -100,7 +119,4 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
-  try:
-    app.run(main)
-  except errors.UserError as error:
-    sys.exit(f"specjax.train: {error}")
+  sys.exit(main(sys.argv))

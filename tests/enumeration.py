@@ -66,8 +66,8 @@ class Case:
     argmax: drafts are the argmax of the draft's logits, not drawn.
     reported: settings of the law that the proposal reports, when it lies.
     draft_width: V of the draft, where it differs.
-    target_logits: one row for every prefix, to replace the random ones.
-    draft_logits: as target_logits.
+    target_logits, draft_logits: one row a prefix, instead of random ones.
+    seed: of the random ones.
   """
 
   vocabulary: int = 4
@@ -196,9 +196,8 @@ class Round:
     tokens_RN = np.pad(self.drafted_RN, padding, constant_values=-7)
     at = lambda law, context: jax.tree.map(lambda x: x[context], law)
     self.target = at(laws(case.target_logits, case.target), self.context_RT)
-    logits = sampling.fit_width(
-        jnp.asarray(case.draft_logits), case.vocabulary
-    )
+    logits = jnp.asarray(case.draft_logits)
+    logits = sampling.fit_width(logits, case.vocabulary)
     law = at(
         laws(logits, case.reported or case.draft), self.context_RT[:, :-1]
     )

@@ -131,6 +131,10 @@ ROWS = {
 }
 
 
+class DatasetsError(Exception):
+  """What the library raises for a broken download."""
+
+
 @pytest.fixture
 def hub(monkeypatch):
   """A stub of the datasets library that records what it was asked for."""
@@ -140,7 +144,10 @@ def hub(monkeypatch):
     calls.append((name, config, split))
     return iter(ROWS[name])
 
-  module = types.SimpleNamespace(load_dataset=load_dataset, calls=calls)
+  exceptions = types.SimpleNamespace(DatasetsError=DatasetsError)
+  module = types.SimpleNamespace(
+      load_dataset=load_dataset, calls=calls, exceptions=exceptions
+  )
   monkeypatch.setitem(sys.modules, "datasets", module)
   return module
 
@@ -165,12 +172,14 @@ def test_public_tasks_come_from_the_hub(hub):
         ("cnndm", "configs/cnndm_t5small.py:mini"),
     ],
 )
-@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("fault", [ConnectionError, DatasetsError, None])
 def test_without_the_hub_one_line_says_what_to_do(
-    monkeypatch, hub, name, config, installed
+    monkeypatch, hub, name, config, fault
 ):
+  installed = fault is not None
+
   def offline(*_, **__):
-    raise ConnectionError("Couldn't reach it\non the Hub")
+    raise fault("Couldn't reach it\non the Hub")
 
   hub.load_dataset = offline
   if not installed:

@@ -12,6 +12,7 @@ import pytest
 import test_measure_report
 import tiny
 
+from specjax import command_line
 from specjax import experiment
 from specjax import prepare
 from specjax import run
@@ -42,6 +43,8 @@ def self_draft(family, tmp_path_factory):
   arguments = tiny.arguments(
       family,
       draft__checkpoint=family["target"],
+      draft__gamma=7,
+      decode__min_new_tokens=16,
       out=out,
       measure__timed_rows=3,
       measure__repeats=3,
@@ -68,7 +71,7 @@ def test_self_draft_report(self_draft):
   assert quality["metric"] == "bleu"
   assert quality["plain"] == quality["speculative"]
   assert (report["gamma"], report["batch"], report["dtype"]) == (
-      3, 2, "float32"
+      7, 2, "float32"
   )
   product = report["predicted_speedup"]["theorem_3_8"]
   for factor in report["gap"].values():
@@ -78,7 +81,7 @@ def test_self_draft_report(self_draft):
   assert details["rows"] == len(tiny.TEXTS) == len(details["outputs"])
   assert (details["timed_rows"], len(details["speedups"])) == (3, 3)
   for row in details["outputs"]:
-    assert row["rounds"] == -(-row["tokens"] // 4)
+    assert (row["tokens"], row["rounds"]) == (16, 2)
   assert details["command"].startswith("python -m specjax.run --config ")
   assert "alpha                 1.00" in printed
   assert str(out / "report.json") in printed
@@ -123,32 +126,26 @@ def setup_of(family, **options):
   return prepare.prepare(tiny.config(family, **options))
 
 
-def spoken(setup, side=None):
-  """What comes out, and the tallies of it."""
-  rows = experiment.decode(setup, side or setup.speculative)
-  return [(row.tokens, row.rounds, row.judged, row.accepted) for row in rows]
-
-
 def plain_tokens(setup):
-  return [tokens for tokens, *_ in spoken(setup, setup.plain)]
+  return [row.tokens for row in experiment.decode(setup, setup.plain)]
 
 
-def test_gamma(family):
+def test_gamma(family, self_draft):
   """16 tokens of a perfect draft: 4 rounds at gamma 3, 2 at gamma 7.
 
   unslothai/unsloth#10452, and ml-explore/mlx-lm#1297: an option that is
   parsed, but never used.
   """
-  for gamma, rounds in ((3, 4), (7, 2)):
-    setup = setup_of(
-        family,
-        draft__checkpoint=family["target"],
-        draft__gamma=gamma,
-        decode__min_new_tokens=16,
-        data__rows=1,
-    )
-    [(tokens, done, _, _)] = spoken(setup)
-    assert (len(tokens), done) == (16, rounds)
+  setup = setup_of(
+      family,
+      draft__checkpoint=family["target"],
+      draft__gamma=3,
+      decode__min_new_tokens=16,
+  )
+  result = experiment.trace(setup)
+  assert (len(result.tokens), result.rounds) == (16, 4)
+  at_7 = read(self_draft[0], "details.json")["outputs"][0]
+  assert (at_7["tokens"], at_7["rounds"]) == (16, 2)
 
 
 def test_draft_options(family):
@@ -402,40 +399,51 @@ def test_help(capsys):
 # --- shipped and full-sized models ------------------------------------------
 
 
-def test_mini(tmp_path, capsys):
-  """The shipped rows and weights; small drafts for itself, to be quick."""
-  arguments = [
-      "run",
-      "--config",
-      f"{tiny.CONFIGS / 'ende_t5small.py'}:mini",
-      "--config.target.checkpoint=mini/small",
-      "--config.decode.max_new_tokens=32",
+PAIRS = pytest.mark.parametrize(
+    "task,draft",
+    [(t, d) for t in ("ende", "cnndm") for d in ("small", "base", "large")],
+)
+
+
+def mini(task, draft, out, *options):
+  """argv of a shipped pair's config."""
+  config = f"{tiny.CONFIGS / f'{task}_t5{draft}.py'}:mini"
+  return ["run", "--config", config, f"--config.out={out}", *options]
+
+
+@PAIRS
+def test_mini_pairs_load(tmp_path, task, draft):
+  """One vocabulary, and rows that are there; the draft is the smaller."""
+  config = command_line.read(mini(task, draft, tmp_path))
+  setup = prepare.prepare(config)
+  assert len(setup.requests) == 200
+  assert len(set(map(prepare.source_width, setup.requests))) <= 3
+  size = lambda params: sum(leaf.size for leaf in jax.tree.leaves(params))
+  assert size(setup.drafts.params) < size(setup.target.params) / 2
+
+
+def test_mini(tmp_path):
+  """The shipped target on two shipped rows, plainly, to be quick."""
+  options = (
+      "--config.draft.kind=none",
       "--config.data.rows=2",
+      "--config.decode.max_new_tokens=24",
       "--config.measure.repeats=1",
       "--config.measure.warmup=1",
-      f"--config.out={tmp_path}",
-  ]
-  assert run.main(arguments) == 0
+      "--config.measure.steps=5",
+  )
+  assert run.main(mini("ende", "small", tmp_path, *options)) == 0
   report = read(tmp_path)
-  assert report["alpha"] == 1.0
   assert report["mismatched_rows"] == 0
+  assert report["quality"]["metric"] == "bleu"
   assert report["config"]["data"]["task"] == "mini_ende"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ("ende", "cnndm"))
-@pytest.mark.parametrize("draft", ("small", "base", "large"))
+@PAIRS
 def test_mini_pairs(tmp_path, task, draft):
   """Each shipped pair as its config has it, two rows."""
-  config = tiny.CONFIGS / f"{task}_t5{draft}.py"
-  arguments = [
-      "run",
-      "--config",
-      f"{config}:mini",
-      "--config.data.rows=2",
-      f"--config.out={tmp_path}",
-  ]
-  assert run.main(arguments) == 0
+  assert run.main(mini(task, draft, tmp_path, "--config.data.rows=2")) == 0
   report = read(tmp_path)
   assert report["drafter"] == f"model:mini/{draft}"
   for mismatch in read(tmp_path, "details.json")["mismatches"]:

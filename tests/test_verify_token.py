@@ -90,6 +90,25 @@ def test_lenience_is_bounded(case, beta, residual):
     enumeration.check_exact(rule, case)
 
 
+@pytest.mark.parametrize(
+    ("residual", "want"), [("exact", [1, 0, 0]), ("lenient", [0.9, 0, 0.1])]
+)
+def test_residuals_under_lenience(residual, want):
+  """max(0, p - q), which stays nearest to p, or max(0, p - beta q)."""
+  p, q = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.6, 0.3])
+  rule = TokenRule(lenience=0.5, residual=residual)
+  law = rounds.corrected(*rounds.round_of(p, q, 1), rule)
+  np.testing.assert_allclose(law / law.sum(), want, atol=1e-6)
+  case = rounds.case_of(p, q)
+  out = enumeration.several_rounds(rule, case)[1]
+  distance = np.abs(out - p).sum() / 2
+  alpha = lambda beta: np.minimum(p / beta, q).sum()
+  if residual == "exact":
+    np.testing.assert_allclose(distance, alpha(0.5) - alpha(1), atol=1e-6)
+  else:
+    assert distance > alpha(0.5) - alpha(1)
+
+
 def test_bound_is_checked():
   """A rule that is laxer than it says breaks the bound."""
 

@@ -211,7 +211,8 @@ def fetch(state: pathlib.Path) -> None:
     folder = state / package
     if folder.exists():
       continue
-    _run(["apt-get", *options, "-q", "download", f"{package}/bookworm"], cwd=state)
+    wanted = f"{package}/bookworm"
+    _run(["apt-get", *options, "-q", "download", wanted], cwd=state)
     archive = sorted(state.glob(package + "_*.deb"))[-1]
     part = state / (package + ".part")
     _run(["dpkg-deb", "-x", archive, part])

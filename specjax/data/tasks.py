@@ -237,7 +237,7 @@ def _from_hub(name: str, task: Task, split: str) -> Iterator[Example]:
     raise UserError(missing.format(remedy)) from None
   try:
     table = datasets.load_dataset(*task.hub, split=split)
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
     reason = " ".join(str(error).split()) or type(error).__name__
     raise UserError(missing.format(reason)) from error
   return _hub_examples(table, task)

@@ -50,7 +50,11 @@ class Loop:
 
   @functools.partial(jax.jit, static_argnums=(0, 4))
   def prefill(
-      self, target_params, drafter_params, batch: requests_lib.Batch, budget: int
+      self,
+      target_params,
+      drafter_params,
+      batch: requests_lib.Batch,
+      budget: int,
   ) -> state_lib.State:
     """Reads sources and prompts.
 

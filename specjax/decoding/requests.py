@@ -33,6 +33,8 @@ class Request:
   max_new_tokens: int
 
   def __post_init__(self):
+    if not 0 <= self.id < 2**32:
+      raise errors.UserError(f"id: give 0 to 2^32 - 1, got {self.id}")
     if self.max_new_tokens < 1:
       raise errors.UserError(
           f"max_new_tokens: must be 1 or more, got {self.max_new_tokens}"

@@ -13,7 +13,7 @@ from specjax.models import cache as cache_lib
 
 @struct.dataclass
 class Tallies:
-  """What happened, row by row; only tokens that were emitted count.
+  """What happened, row by row; positions behind the cut are not judged.
 
   Attributes:
     rounds_B: target passes.

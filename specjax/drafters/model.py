@@ -8,7 +8,9 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
+from specjax import errors
 from specjax import sampling as sampling_lib
+from specjax import settings as settings_lib
 from specjax.models import cache as cache_lib
 from specjax.models import reading
 from specjax.verify import proposal as proposals
@@ -49,11 +51,13 @@ class ModelDrafter:
   taps = ()
 
   def __post_init__(self):
-    if self.gamma < 1:
-      raise ValueError(
-          f"gamma: must be 1 or more, got {self.gamma}; for plain decoding "
-          "take the drafter 'none'"
+    if not isinstance(self.gamma, int) or self.gamma < 1:
+      raise errors.UserError(
+          f"gamma: give a whole number from 1 on, got {self.gamma!r}; for "
+          "plain decoding take no drafts"
       )
+    # Refuses what no law can be made of, and names it.
+    settings_lib.Settings(**self._own())
 
   @property
   def kind(self) -> proposals.Kind:
@@ -147,20 +151,22 @@ class ModelDrafter:
 
   def _settings(self, sampling):
     """The rows' settings, with the drafter's own where it has them."""
-    own = {
-        name: value
-        for name, value in (
-            ("temperature_B", self.temperature),
-            ("top_k_B", self.top_k),
-            ("top_p_B", self.top_p),
-        )
-        if value is not None
+
+    def own(name, value):
+      row_B = getattr(sampling, f"{name}_B")
+      return jnp.where(
+          sampling.greedy_B, row_B, jnp.asarray(value, row_B.dtype)
+      )
+
+    return sampling.replace(
+        **{f"{name}_B": own(name, x) for name, x in self._own().items()}
+    )
+
+  def _own(self) -> dict[str, float]:
+    """The settings that are the drafter's own."""
+    settings = {
+        "temperature": self.temperature,
+        "top_k": self.top_k,
+        "top_p": self.top_p,
     }
-    return sampling.replace(**{
-        name: jnp.where(
-            sampling.greedy_B,
-            getattr(sampling, name),
-            jnp.asarray(value, getattr(sampling, name).dtype),
-        )
-        for name, value in own.items()
-    })
+    return {name: x for name, x in settings.items() if x is not None}

@@ -8,6 +8,11 @@ import jax.numpy as jnp
 MASKED = -1e30
 
 
+def precision(dtype) -> jax.lax.Precision | None:
+  """float32 means float32: TPUs and GPUs multiply in less unless told."""
+  return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+
 class Linear(nn.Module):
   """y = W x without bias; W is stored [out, in], as torch stores it.
 
@@ -31,6 +36,7 @@ class Linear(nn.Module):
         x.astype(self.dtype),
         kernel_OI.astype(self.dtype),
         (((x.ndim - 1,), (1,)), ((), ())),
+        precision=precision(self.dtype),
     )
 
 
@@ -62,10 +68,16 @@ def attend(query_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BTS):
       query_BTHK,
       key_BSHK,
       preferred_element_type=jnp.float32,
+      precision=precision(query_BTHK.dtype),
   )
   if bias_BHTS is not None:
     scores_BHTS = scores_BHTS + bias_BHTS
   scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, MASKED)
   weight_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(value_BSHK.dtype)
-  out_BTHK = jnp.einsum("BHTS,BSHK->BTHK", weight_BHTS, value_BSHK)
+  out_BTHK = jnp.einsum(
+      "BHTS,BSHK->BTHK",
+      weight_BHTS,
+      value_BSHK,
+      precision=precision(value_BSHK.dtype),
+  )
   return out_BTHK.reshape(*out_BTHK.shape[:2], -1)

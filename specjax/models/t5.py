@@ -108,7 +108,7 @@ class RelativeBias(nn.Module):
   @nn.compact
   def __call__(self, query_position_BT, key_position_BS):
     cfg = self.config
-    table_RH = self.param(
+    table_XH = self.param(
         "table",
         nn.initializers.normal(cfg.d_model**-0.5),
         (cfg.relative_attention_num_buckets, cfg.num_heads),
@@ -119,7 +119,7 @@ class RelativeBias(nn.Module):
         buckets=cfg.relative_attention_num_buckets,
         max_distance=cfg.relative_attention_max_distance,
     )
-    bias_BTSH = table_RH.astype(jnp.float32)[bucket_BTS]
+    bias_BTSH = table_XH.astype(jnp.float32)[bucket_BTS]
     return jnp.transpose(bias_BTSH, (0, 3, 1, 2))
 
 
@@ -343,7 +343,10 @@ class T5(nn.Module):
       return self.lm_head(hidden_BTD).astype(jnp.float32)
     scaled_BTD = hidden_BTD * self.config.logit_scale
     return jnp.einsum(
-        "BTD,VD->BTV", scaled_BTD, self.shared.astype(self.dtype)
+        "BTD,VD->BTV",
+        scaled_BTD,
+        self.shared.astype(self.dtype),
+        precision=layers.precision(self.dtype),
     ).astype(jnp.float32)
 
   def empty_cache(self, batch: int, slots: int) -> cache_lib.Cache:

@@ -1,0 +1,32 @@
+"""The door to training: what it refuses, in one line."""
+
+import pytest
+
+from specjax import train
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "give --config"),
+        (["--config=none.py"], "none.py is no file"),
+        (["--config=configs/train_mini.py:huge"], "no model 'huge'"),
+        (["--config=configs/train_mini.py", "--config.stepz=3"], "stepz"),
+        (["--config=configs/train_mini.py", "--config.steps=a"], "steps=a"),
+        (["--config=configs/train_mini.py", "extra"], "extra"),
+    ],
+)
+def test_bad_arguments_are_one_line(arguments, words, capsys):
+  assert train.main(["train", *arguments]) == 1
+  line = capsys.readouterr().err
+  assert words in line and line.startswith("specjax.train: ")
+  assert line.count("\n") == 1
+
+
+def test_interrupt_says_how_to_go_on(monkeypatch, capsys):
+  def interrupted(_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(train, "train", interrupted)
+  assert train.main(["train", "--config=configs/train_mini.py"]) == 130
+  assert "newest checkpoint" in capsys.readouterr().err

@@ -147,7 +147,7 @@ VALUES = {
     "decode.suppressed": ("(3, 4)", (3, 4)),
     "decode.forced_first": ("5", 5),
     "decode.batch": ("2", 2),
-    "decode.dtype": ("float16", "float16"),
+    "decode.dtype": ("float32", "float32"),
     "decode.seed": ("1", 1),
     "verify.lenience": (".5", 0.5),
     "verify.residual": ("lenient", "lenient"),

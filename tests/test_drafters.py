@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import errors
 from specjax import sampling
 from specjax.decoding import loop as loop_lib
 from specjax.drafters import model as model_drafter
@@ -84,7 +85,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_law_is_what_was_drawn_from(options):
-  """B02 (huggingface/transformers#47932), B06: one array draws and reports."""
+  """huggingface/transformers#47932: one array draws and reports."""
   row = Settings(temperature=1.0, eos=())
   proposal = drafted(ModelDrafter(DRAFT, GAMMA, **options), TABLE, row)
   assert proposal.kind is Kind.CHAIN
@@ -101,7 +102,7 @@ def test_greedy_rows_stay_greedy():
 
 
 def test_argmax_is_a_point_mass():
-  """B01 (huggingface/transformers#32867): no law is claimed."""
+  """huggingface/transformers#32867: no law is claimed."""
   drafter = ModelDrafter(DRAFT, GAMMA, argmax=True)
   assert drafter.kind is Kind.POINT
   proposal = drafted(drafter, TABLE, Settings(temperature=1.0, eos=()))
@@ -126,7 +127,7 @@ def test_processors_are_part_of_the_law():
 
 
 def test_narrower_vocabulary():
-  """B19: ids that the draft lacks have probability 0 in its law."""
+  """vllm-project/vllm#7252: ids that the draft lacks have probability 0."""
   settings = Settings(temperature=1.0, eos=())
   proposal = drafted(ModelDrafter(DRAFT, GAMMA), TABLE, settings, width=5)
   assert proposal.law.width == 5
@@ -134,7 +135,7 @@ def test_narrower_vocabulary():
 
 
 def test_wider_vocabulary():
-  """B19: surplus ids are neither drawn nor counted, but renormalised away."""
+  """vllm-project/vllm#7252: surplus ids are renormalised away."""
   wide = mocks.TableModel(5)
   table = mocks.random_table(wide, 2)
   settings = Settings(temperature=1.0, eos=())
@@ -157,9 +158,20 @@ def test_rows_that_ended_leave_no_trace():
     np.testing.assert_array_equal(changed_B, ~ended_B)
 
 
-def test_gamma_must_be_positive():
-  with pytest.raises(ValueError, match="gamma: must be 1 or more, got 0"):
-    ModelDrafter(DRAFT, 0)
+@pytest.mark.parametrize(
+    "field, options",
+    [
+        ("gamma", dict(gamma=0)),
+        ("gamma", dict(gamma=-1)),
+        ("gamma", dict(gamma=2.5)),
+        ("temperature", dict(gamma=2, temperature=-1.0)),
+        ("top_k", dict(gamma=2, top_k=-1)),
+        ("top_p", dict(gamma=2, top_p=1.5)),
+    ],
+)
+def test_options_without_a_law_are_refused(field, options):
+  with pytest.raises(errors.UserError, match=f"^{field}: give"):
+    ModelDrafter(DRAFT, **options)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_the_state_is_donated(loop, tables):
 
 @BOTH
 def test_keys_serve_once_and_nothing_is_nan(loop, tables):
-  """B08: once under jax.debug_key_reuse, and once with NaNs refused."""
+  """sgl-project/sglang-jax#940: no key serves twice, and nothing is NaN."""
   for batch in batches():
     with jax.debug_key_reuse(True), jax.debug_nans(True):
       state = mocks.decode(loop, *tables, batch, BUDGET)

@@ -151,7 +151,7 @@ def test_coins_differ():
 
 
 def test_tallies_of_random_rows():
-  """B21: a rate is one, and each round emits one more than it accepts."""
+  """sgl-project/sglang#11572: a rate of 1, one token more than accepted."""
   state, tallies = mixed(), mixed().tallies
   accepted_B = tallies.accepted_BG.sum(axis=1)
   emitted_B = state.length_B - state.prompt_B
@@ -171,7 +171,7 @@ def test_tallies_of_random_rows():
 
 
 def test_tallies_of_a_known_run():
-  """B21 (sgl-project/sglang#11572): the extra token is not accepted."""
+  """sgl-project/sglang#11572: the extra token is not accepted."""
   target = mocks.TableModel(24)
   settings = [Settings(eos=(9,)), Settings(eos=(10,))]
   batch = requests_lib.make_batch(
@@ -193,7 +193,7 @@ def test_tallies_of_a_known_run():
 
 
 def test_log_probs_of_every_kind_of_token():
-  """N04 (ggml-org/llama.cpp#27972): raw -.693, law -.419 at T = .5."""
+  """ggml-org/llama.cpp#27972: raw -.693, law -.419 at T = .5."""
   table = jnp.log(jnp.tile(jnp.array([0.5, 0.3, 0.2]), (len(TABLE), 1)))
   draft = table[:, jnp.array([1, 0, 2])]
   batch = make_batch([Settings(temperature=0.5, eos=()), Settings(eos=())])

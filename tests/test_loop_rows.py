@@ -56,7 +56,7 @@ def decode(batch, loop=SPECULATIVE, target=TABLE, draft=DRAFT):
 
 
 def test_neighbours_are_seldom_equal():
-  """B08 (sgl-project/sglang-jax#940): a uniform model repeats 1 in 8."""
+  """sgl-project/sglang-jax#940: a uniform model repeats 1 in 8."""
   uniform = jnp.zeros_like(TABLE)
   batch = make_batch([Settings(temperature=1.0, eos=())])
   for loop in (PLAIN, SPECULATIVE):
@@ -98,7 +98,7 @@ def test_equal_requests_differ_by_their_ids():
 
 
 def test_prompts_side_by_side():
-  """B15: the first new token follows each row's own prompt."""
+  """ndif-team/nnsight#673: the first token follows each row's own prompt."""
   prompts = [(0,), (4, 2, 6), (5, 3), (2, 2, 7, 1)] * 5
   settings = Settings(eos=())
   batch = make_batch([settings], prompts=prompts[:ROWS], budget=12)
@@ -141,7 +141,7 @@ def test_processors_at_every_place_of_a_block(draft, suppressed):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_ids_outside_the_target_are_rejected(temperature):
-  """B19 (vllm-project/vllm#7252): 45 is not taken for 39."""
+  """vllm-project/vllm#7252: 45 is not taken for 39."""
   target = mocks.TableModel(40)
   table = jnp.full((41**2, 40), -9.0).at[:, 39].set(9.0)
   settings = Settings(temperature=temperature, eos=())

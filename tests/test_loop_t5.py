@@ -180,7 +180,7 @@ def check_pair(gamma, rows, width):
 
 @pytest.mark.parametrize("gamma, width", [(1, "narrow"), (2, "wide")])
 def test_drafts_of_other_vocabularies(gamma, width):
-  """B19 (vllm-project/vllm#7252)."""
+  """vllm-project/vllm#7252."""
   check_pair(gamma, 4, width)
 
 
@@ -219,7 +219,7 @@ def test_permuted_batch():
 
 
 def test_log_probs_are_those_of_a_teacher_forced_pass():
-  """N04 (ggml-org/llama.cpp#27972)."""
+  """ggml-org/llama.cpp#27972."""
   settings = [GREEDY, *WARM, Settings(1.0, top_p=0.6, eos=(2,))]
   batch = make_batch(settings)
   plain = mocks.decode(PLAIN, PARAMS, (), batch, BUDGET)
@@ -244,7 +244,7 @@ def test_log_probs_are_those_of_a_teacher_forced_pass():
 
 
 def test_self_draft_is_always_accepted():
-  """B11, B12, B16, B22: alpha is 1, and n tokens take ceil(n / 5) rounds."""
+  """Alpha is 1, and n tokens take ceil(n / 5) rounds."""
   counts = list(range(1, BUDGET + 1))
   for four in np.split(np.array(counts), 5):
     batch = make_batch(Settings(eos=()), budget=four.tolist())
@@ -281,7 +281,7 @@ PROMPTED = dataclasses.replace(PLAIN, drafter=ModelDrafter(MODULE, 3))
 
 
 def test_caches_after_every_pattern_of_accepts():
-  """B16 (mlc-ai/mlc-llm#2285): both caches forget what was rejected."""
+  """mlc-ai/mlc-llm#2285: both caches forget what was rejected."""
   patterns_BR = np.array(
       [(3, 0, 2, 1, 3), (0, 3, 3, 0, 0), (1, 2, 0, 3, 2), (3, 3, 3, 3, 3)]
   )
@@ -307,7 +307,7 @@ def test_caches_after_every_pattern_of_accepts():
 
 
 def test_decoder_prompts_of_different_lengths():
-  """B15 (ndif-team/nnsight#673): each row keeps its own positions."""
+  """ndif-team/nnsight#673: each row keeps its own positions."""
   batch = make_batch([GREEDY, GREEDY, *WARM], budget=24, prompts=PROMPTS)
   _, draft = pair()
   state = mocks.decode(PROMPTED, PARAMS, draft, batch, 24)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 
 from specjax import settings as settings_lib
 from specjax.decoding import requests as requests_lib
@@ -15,6 +14,7 @@ from specjax.measure import acceptance
 from specjax.measure import lossless
 from specjax.models import t5
 from specjax.verify import token
+from tests import tiny
 
 V = 12
 SHAPE = dataclasses.replace(tiny.SHAPE, vocab_size=V)

@@ -9,8 +9,6 @@ import sys
 
 import jax
 import pytest
-import test_measure_report
-import tiny
 
 from specjax import command_line
 from specjax import experiment
@@ -21,12 +19,13 @@ from specjax.checkpoints import hf
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.measure import timing
 from specjax.models import t5
+from tests import test_measure_report
+from tests import tiny
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation():
-  # As experiment.run has it, so that what it compiled serves here too.
-  with tiny.quick_compilation(), jax.default_matmul_precision("float32"):
+  with tiny.quick_compilation():
     yield
 
 

@@ -138,7 +138,7 @@ def test_gap_is_of_the_unfiltered_law():
 
 
 def test_bounds_of_top_k_and_top_p():
-  """B10: google-deepmind/gemma#789, google-deepmind/simply#42."""
+  """google-deepmind/gemma#789, google-deepmind/simply#42."""
   logits = np.log(np.float32([[0.5, 0.3, 0.15, 0.05]] * 4))
   law = enumeration.laws(
       logits,
@@ -180,7 +180,7 @@ def test_draws_follow_the_law():
 
 
 def test_tails_are_drawn():
-  """N10: jax-ml/jax#26974; 4,096 tokens of e^-16.5 take 28 draws of 1e5."""
+  """jax-ml/jax#26974; 4,096 tokens of e^-16.5 take 28 draws of 1e5."""
   logits = np.full((1, 4097), -16.5, np.float32)
   logits[0, 0] = 0
   law = enumeration.quick(sampling.make_law)(
@@ -205,7 +205,7 @@ def test_greedy_rows_draw_the_argmax_and_others_keep_their_cut():
 
 
 def test_nothing_is_drawn_from_nothing():
-  """B03: huggingface/transformers#28508; a draw from NaN gave token 0."""
+  """huggingface/transformers#28508; a draw from NaN gave token 0."""
   weights = jnp.asarray([[jnp.nan] * 4, [-jnp.inf] * 4, [0, 0, jnp.nan, 0]])
   key_B = jax.random.split(jax.random.key(0), 3)
   fallback_B = jnp.asarray([3, 2, 1])
@@ -231,7 +231,7 @@ def test_keys_differ_by_purpose_and_node():
 
 
 def test_width_is_fitted():
-  """B19: vllm-project/vllm#7252."""
+  """vllm-project/vllm#7252."""
   logits = jnp.asarray([[[1.0, 2.0, 3.0]]], jnp.bfloat16)
   assert sampling.fit_width(logits, 3) is logits or np.array_equal(
       sampling.fit_width(logits, 3), logits

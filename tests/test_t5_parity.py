@@ -86,7 +86,7 @@ def decode_after(version, length, more, fill=0.0):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_full_pass(version):
-  """Also padded source rows, and the scale of the logits (B25).
+  """Also padded sources, and the logits' scale (transformers#43681).
 
   huggingface/transformers#43681.
   """
@@ -141,7 +141,7 @@ def test_padding_of_the_source_is_not_seen(version):
 
 
 def test_logit_scale_by_version():
-  """v1.0 scales by D^-0.5 (512: .0442), v1.1 does not (B25)."""
+  """v1.0 scales by D^-0.5, v1.1 does not (huggingface/transformers#43681)."""
   config = dataclasses.replace(V1_0, d_model=512)
   assert config.logit_scale == pytest.approx(0.0442, abs=1e-4)
   assert dataclasses.replace(config, tied=False).logit_scale == 1.0

@@ -84,7 +84,7 @@ def test_loss_ignores_padding():
   params = jax.jit(module.init)(
       jax.random.key(0), source, jnp.ones((1, 3), bool), source
   )
-  total, count = loop.loss_sum(
+  total, count = jax.jit(loop.loss_sum, static_argnums=0)(
       module,
       params,
       jnp.array([[3, 4, 1, 9, 9], [7, 7, 7, 7, 7]]),
@@ -92,7 +92,7 @@ def test_loss_ignores_padding():
       jnp.array([[5, 6, 1, 9], [7, 7, 7, 7]]),
       jnp.array([3, 0]),
   )
-  logits_BTV = module.apply(
+  logits_BTV = jax.jit(module.apply)(
       params, source, jnp.ones((1, 3), bool), jnp.array([[0, 5, 6]])
   )
   log_p = jax.nn.log_softmax(logits_BTV)[0]

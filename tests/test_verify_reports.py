@@ -23,7 +23,7 @@ TOP_2 = Settings(temperature=1.0, top_k=2)
 
 
 def test_argmax_draft_is_a_point_mass():
-  """B01: huggingface/transformers#32867, jaymody/speculative-sampling#3."""
+  """huggingface/transformers#32867, jaymody/speculative-sampling#3."""
   p, q = [0.6, 0.4], [0.7, 0.3]
   right = rounds.case_of(p, q, **rounds.POINT)
   first = enumeration.several_rounds(TokenRule(), right)[1]
@@ -42,7 +42,7 @@ def test_argmax_draft_is_a_point_mass():
     ids=["top-k", "temperature", "top-p"],
 )
 def test_q_is_the_law_that_was_drawn_from(filtered):
-  """B02: huggingface/transformers#47932, ohdearquant/lattice#974."""
+  """huggingface/transformers#47932, ohdearquant/lattice#974."""
   p = [0.5, 0.3, 0.2]
   right = rounds.case_of(p, p, draft=filtered)
   first = enumeration.several_rounds(TokenRule(), right)[1]
@@ -56,7 +56,7 @@ def test_q_is_the_law_that_was_drawn_from(filtered):
 
 
 def test_residual_is_divided_by_its_sum():
-  """B03: huggingface/transformers#28508."""
+  """huggingface/transformers#28508."""
   p = [0.5, 0.3, 0.2]
   case = rounds.case_of(p, [0.1, 0.6, 0.3])
   first = enumeration.several_rounds(TokenRule(), case)[1]
@@ -66,7 +66,7 @@ def test_residual_is_divided_by_its_sum():
 
 
 def test_equal_laws_never_reject_nor_draw_from_nothing():
-  """B03: huggingface/transformers#28508, where p == q gave 0 / 0."""
+  """huggingface/transformers#28508, where p == q gave 0 / 0."""
   p = [0.2, 0.5, 0.3]
   for drafted in range(3):
     target, proposal = rounds.round_of(p, p, drafted)
@@ -83,7 +83,7 @@ def test_point_that_holds_all_mass_falls_back_to_p():
 
 @pytest.mark.parametrize("beta", [1.0, 0.5, 0.1])
 def test_a_filtered_token_is_rejected_at_coin_zero(beta):
-  """B04: sgl-project/sglang#35771."""
+  """sgl-project/sglang#35771."""
   target, proposal = rounds.round_of([0.5, 0.5, 0.0], [0.4, 0.3, 0.3], 2)
   coin = jnp.zeros((1, 1))
   accepted = lambda rule: enumeration.judge(rule, target, proposal, coin)[0]
@@ -92,7 +92,7 @@ def test_a_filtered_token_is_rejected_at_coin_zero(beta):
 
 
 def test_a_rejected_point_leaves_the_rest():
-  """B05: apple/ml-recurrent-drafter#6, second case; P(1) was 0 there."""
+  """apple/ml-recurrent-drafter#6, second case; P(1) was 0 there."""
   p = [0.51, 0.49]
   case = rounds.case_of(p, p, **rounds.POINT)
   first = enumeration.several_rounds(TokenRule(), case)[1]
@@ -135,7 +135,7 @@ def _first_tokens(p_logits, q_logits, rows=200_000):
 
 
 def test_bfloat16_logits_feed_draw_ratio_and_residual_alike():
-  """B06: deepseek-ai/DeepSpec#31; all three round to 40."""
+  """deepseek-ai/DeepSpec#31; all three round to 40."""
   q_logits = jnp.asarray([40.12, 40.0, 39.9, -jnp.inf], jnp.bfloat16)
   p_logits = jnp.asarray([39.2, 40.3, 39.9, -jnp.inf])
   law = enumeration.laws(q_logits[None], rounds.PLAIN)
@@ -156,12 +156,12 @@ def _check_frequencies(got):
 
 
 def test_draws_are_independent():
-  """B07: local-inference-lab/vllm#205."""
+  """local-inference-lab/vllm#205."""
   _check_frequencies(_first_tokens(*REUSE))
 
 
 def test_a_reused_key_is_caught(monkeypatch):
-  """B07 with the draft's key for the residual, which favours its runner-up."""
+  """As local-inference-lab/vllm#205, which favours the runner-up."""
   honest = sampling.fold
 
   def reused(key_B, purpose, node=0):
@@ -198,7 +198,7 @@ def _uniform_text(keys, count=16, size=11, gamma=3):
 
 
 def test_keys_move_on_between_rounds():
-  """B08: sgl-project/sglang-jax#940; per row vllm-project/vllm#6038."""
+  """sgl-project/sglang-jax#940; per row vllm-project/vllm#6038."""
   keys = jnp.stack([jax.random.key(seed) for seed in (5, 6, 5)])
   with jax.debug_key_reuse(True):
     text = _uniform_text(keys)
@@ -210,7 +210,7 @@ def test_keys_move_on_between_rounds():
 
 @pytest.mark.parametrize(("wide", "narrow"), [(48, 40), (40, 48)])
 def test_widths_that_differ(wide, narrow):
-  """B19: vllm-project/vllm#7252; 37 shared ids, padded to 40 and 48."""
+  """vllm-project/vllm#7252; 37 shared ids, padded to 40 and 48."""
   target, proposal = rounds.random_round([rounds.PLAIN], nodes=1, size=wide)
   _, other = rounds.random_round([rounds.PLAIN], nodes=1, size=narrow)
   with pytest.raises(ValueError, match="fit_width"):
@@ -230,7 +230,7 @@ def test_widths_that_differ(wide, narrow):
     "settings", [rounds.PLAIN, rounds.GREEDY], ids=["T1", "T0"]
 )
 def test_an_id_the_target_lacks_is_rejected_not_clamped(drafted, settings):
-  """B19: ggml-org/llama.cpp#3812; id 45 for a target 40 wide."""
+  """ggml-org/llama.cpp#3812; id 45 for a target 40 wide."""
   p = np.full(40, 0.2 / 39)
   p[39] = 0.8
   target, proposal = rounds.round_of(p, None, drafted, settings)
@@ -249,7 +249,7 @@ def test_an_id_the_target_lacks_is_rejected_not_clamped(drafted, settings):
 
 
 def test_log_probabilities_are_of_the_processed_law():
-  """N04: ggml-org/llama.cpp#27972; ln .658 at T = .5, not ln .5 nor 0."""
+  """ggml-org/llama.cpp#27972; ln .658 at T = .5, not ln .5 nor 0."""
   p, cold = [0.5, 0.3, 0.2], Settings(temperature=0.5)
   target, proposal = rounds.round_of(p, p, 0, cold)
   *_, p_BG, _ = enumeration.judge(

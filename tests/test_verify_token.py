@@ -59,7 +59,7 @@ EXACT_CASES = {
 
 @pytest.mark.parametrize("name", EXACT_CASES)
 def test_output_law_is_the_targets(name):
-  """One round and several; B19 (vllm-project/vllm#7252) by the widths."""
+  """One round and several; widths as in vllm-project/vllm#7252."""
   enumeration.check_exact(TokenRule(), EXACT_CASES[name])
 
 

@@ -1,0 +1,1 @@
+"""The suite: mock models first, tiny networks second, shipped ones last."""

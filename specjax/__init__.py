@@ -13,6 +13,8 @@ Dimension key (an array's name ends in the letters of its axes):
   H  heads
   K  head width
   V  vocabulary
+  R  rounds of a trace
+  P  longest prompt of a batch
 
 So `logits_BTV`, `key_BSHK`, `draft_BG`. The letters p and q are laws
 (target, draft) and nothing else.

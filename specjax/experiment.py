@@ -10,12 +10,10 @@ import dataclasses
 import sys
 from typing import Any, Callable, Sequence
 
-import jax
 import tqdm
 
 from specjax import pipeline
 from specjax import prepare as prepare_lib
-from specjax import sections
 from specjax import settings as settings_lib
 from specjax.measure import acceptance
 from specjax.measure import lossless

@@ -151,7 +151,8 @@ def test_wider_vocabulary():
 def test_rows_that_ended_leave_no_trace():
   batch = make_batch(Settings(eos=()), 3)
   ended_B = np.arange(len(batch.prompt_B)) % 3 == 0
-  batch = batch.replace(budget_B=jnp.where(ended_B, 0, 4))
+  budget_B = jnp.asarray(np.where(ended_B, 0, 4), jnp.int32)
+  batch = batch.replace(budget_B=budget_B)
   _, before, after = propose(ModelDrafter(DRAFT, GAMMA), TABLE, batch, 3)
   for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after)):
     changed_B = np.any(old != new, axis=(1, 2, 3))

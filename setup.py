@@ -5,10 +5,6 @@ import pathlib
 import setuptools
 
 _EXTRAS = {
-    "test": [
-        "huggingface_hub>=0.26",
-        "pytest>=8.2",
-    ],
     # Comparison with the reference implementation, and its pickled weights.
     "parity": [
         "torch>=2.4",
@@ -17,9 +13,14 @@ _EXTRAS = {
     # Checkpoints and texts by their Hugging Face names.
     "hub": [
         "datasets>=3.0",
-        "huggingface_hub>=0.26",
+        "huggingface_hub>=0.34",
+    ],
+    # Pictures of training runs.
+    "train": [
+        "matplotlib>=3.9",
     ],
 }
+_EXTRAS["test"] = [*_EXTRAS["hub"], *_EXTRAS["train"], "pytest>=8.2"]
 _EXTRAS["dev"] = [*_EXTRAS["test"], "build>=1.2", "ruff>=0.6"]
 
 setuptools.setup(

@@ -14,7 +14,6 @@ row differs that no near tie explains. About ten minutes on two CPU cores.
 
 import argparse
 import dataclasses
-import datetime
 import pathlib
 import sys
 
@@ -24,6 +23,7 @@ from specjax import errors
 from specjax import experiment
 from specjax import prepare
 from specjax import sections
+from specjax import writing
 from specjax.measure import environment
 from specjax.measure import output
 
@@ -102,8 +102,7 @@ def markdown(report: dict) -> str:
   lines = [
       "# Losslessness on the shipped rows",
       "",
-      f"`{report['command']}`, commit {report['commit']}, {report['date']},"
-      f" {report['device']}, float32, gamma 4.",
+      f"{environment.headline(report)}, float32, gamma 4.",
       "",
       "| task | draft | comparison | rows | differing |",
       "|---|---|---|---|---|",
@@ -133,21 +132,17 @@ def main() -> int:
   parser.add_argument("--out", type=pathlib.Path, default="results")
   arguments = parser.parse_args()
   folder = output.folder(str(arguments.out))
+  report = environment.where(
+      COMMAND + (f" --rows {arguments.rows}" if arguments.rows else "")
+  )
   total = len(TASKS) * len(DRAFTS) * len(BATCHES) * 2
   found = []
   with tqdm.tqdm(total=total, desc="decodings") as bar:
     for task in TASKS:
       found += cells(task, arguments.rows, bar.update)
-  report = {
-      "command": COMMAND
-      + (f" --rows {arguments.rows}" if arguments.rows else ""),
-      "commit": environment.commit(),
-      "date": datetime.date.today().isoformat(),
-      "device": environment.device(),
-      "cells": found,
-  }
-  output.write(folder / "lossless.json", output.dumps(report))
-  output.write(folder / "lossless.md", markdown(report))
+  report["cells"] = found
+  writing.write(folder / "lossless.json", output.dumps(report))
+  writing.write(folder / "lossless.md", markdown(report))
   print(markdown(report))
   entries = [entry for cell in found for entry in cell["differing"]]
   return int(not all(entry.get("near_tie") for entry in entries))

@@ -8,13 +8,13 @@ minutes on two CPU cores with the default 20 rows, of which 8 are timed.
 """
 
 import argparse
-import datetime
 import sys
 
 from specjax import command_line
 from specjax import errors
 from specjax import experiment
 from specjax import prepare
+from specjax import writing
 from specjax.measure import environment
 from specjax.measure import output
 
@@ -65,8 +65,7 @@ def markdown(made: dict) -> str:
   lines = [
       "# The paper's pairs on the shipped family",
       "",
-      f"`{made['command']}`, commit {made['commit']}, {made['date']},"
-      f" {made['device']}, float32, batch 1, greedy.",
+      f"{environment.headline(made)}, float32, batch 1, greedy.",
       "",
       f"| {head} |",
       "|" + "---|" * len(head.split("|")),
@@ -87,16 +86,12 @@ def main() -> None:
       f"--config.data.rows={arguments.rows}",
       f"--config.measure.timed_rows={arguments.timed_rows}",
   ]
-  made = {
-      "command": COMMAND
-      + f" --rows {arguments.rows} --timed-rows {arguments.timed_rows}",
-      "commit": environment.commit(),
-      "date": datetime.date.today().isoformat(),
-      "device": environment.device(),
-      "reports": {name: run(name, options) for name in NAMES},
-  }
-  output.write(folder / "mini.json", output.dumps(made))
-  output.write(folder / "mini.md", markdown(made))
+  made = environment.where(
+      f"{COMMAND} --rows {arguments.rows} --timed-rows {arguments.timed_rows}"
+  )
+  made["reports"] = {name: run(name, options) for name in NAMES}
+  writing.write(folder / "mini.json", output.dumps(made))
+  writing.write(folder / "mini.md", markdown(made))
   print(markdown(made))
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs one experiment on an existing Cloud TPU VM and brings its report back.
+# Runs one experiment, as it was last committed, on an existing Cloud TPU VM
+# and brings its report back.
 #
 #   launch/tpu_vm.sh [--dry-run] NAME ZONE CONFIG [--config.KEY=VALUE ...]
 #
@@ -30,14 +31,15 @@ run() {
 }
 
 cd "$(dirname "$0")/.."
-archive=$(mktemp -t specjax.XXXXXX.tar.gz)
-trap 'rm -f "$archive"' EXIT
-run git archive --format=tar.gz --output="$archive" HEAD
-run gcloud compute tpus tpu-vm scp "$archive" "$name:specjax.tar.gz" \
+bundle=$(mktemp -t specjax.XXXXXX.bundle)
+trap 'rm -f "$bundle"' EXIT
+run git bundle create -q "$bundle" HEAD
+run gcloud compute tpus tpu-vm scp "$bundle" "$name:specjax.bundle" \
   --zone="$zone"
 options=$(printf ' %q' --config "$config" "$@" --config.out=out/tpu_vm)
 run gcloud compute tpus tpu-vm ssh "$name" --zone="$zone" --command="\
-mkdir -p specjax && tar -xzf specjax.tar.gz -C specjax && cd specjax && \
+git init -q specjax && cd specjax && git fetch -q ../specjax.bundle HEAD && \
+git checkout -q FETCH_HEAD && \
 ${PYTHON:-python3.11} -m venv .venv && . .venv/bin/activate && \
 pip install -q 'jax[tpu]' -e '.[hub]' && python -m specjax.run$options"
 run mkdir -p out

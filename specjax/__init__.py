@@ -16,7 +16,7 @@ Dimension key (an array's name ends in the letters of its axes):
   R  rounds of a trace
   P  longest prompt of a batch
 
-So `logits_BTV`, `key_BSHK`, `draft_BG`. The letters p and q are laws
+So `logits_BTV`, `key_BHSK`, `draft_BG`. The letters p and q are laws
 (target, draft) and nothing else.
 """
 

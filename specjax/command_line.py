@@ -4,10 +4,12 @@ ml_collections' flags do the parsing; what it would report with a traceback,
 or not at all, is one line here.
 """
 
+import os
 import pathlib
 import re
 import runpy
-from typing import Sequence
+import traceback
+from typing import Any, Callable, Iterator, Sequence
 
 from absl import flags
 from ml_collections import config_dict
@@ -19,6 +21,10 @@ from specjax import sections
 
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 _BAD_VALUE = re.compile(r"flag --config\.(\S+?)=(.*?): ", re.DOTALL)
+# Options of absl's own, which it takes though nobody defined them.
+_ABSL = re.compile(r"--?(flagfile|undefok)(=|$)")
+# Longer messages of others are cut.
+_WIDTH = 300
 
 
 def read(argv: Sequence[str]) -> sections.Experiment:
@@ -33,46 +39,51 @@ def read(argv: Sequence[str]) -> sections.Experiment:
   """
   path, argv = _take_path(argv)
   name, config = load(path)
-  _check_names(argv)
-  values = flags.FlagValues()
-  holder = config_flags.DEFINE_config_dict(
-      "config", config, flag_values=values, sys_argv=argv, lock_config=True
-  )
-  rest = _parse(values, argv)
-  if rest:
-    raise errors.UserError(
-        f"{rest[0]}: is not understood; options look like"
-        " --config.draft.gamma=4"
-    )
-  return config_lib.build(holder.value, name)
+  _check_names(argv, list(config_lib.leaves()))
+  return config_lib.build(_override(config, argv, _explain), name)
 
 
 def load(path: str) -> tuple[str, config_dict.ConfigDict]:
-  """A config file, "FILE" or "FILE:VARIANT" -> name of the run, ConfigDict."""
-  file, _, variant = path.partition(":")
-  if not pathlib.Path(file).is_file():
+  """A config file, "FILE" or "FILE:VARIANT" -> name of the run, ConfigDict.
+
+  Raises:
+    errors.UserError: there is none, or running it failed; file and line are
+      named.
+  """
+  file, variant = path, ""
+  if not os.path.isfile(file):
+    file, _, variant = path.partition(":")
+  if not os.path.isfile(file):
     raise errors.UserError(
-        f"config: {file} is no file; give --config configs/ende_t5small.py"
+        f"config: {_short(file)} is no file; give --config"
+        " configs/ende_t5small.py"
     )
   try:
-    module = runpy.run_path(file)
-    if "get_config" not in module:
-      raise errors.UserError(f"config: {file} has no get_config")
-    config = module["get_config"](*([variant] if variant else []))
+    config = _run_file(file, variant)
   except errors.UserError:
     raise
-  except (
-      AttributeError, ImportError, LookupError, SyntaxError, TypeError,
-      ValueError,
-  ) as error:
-    reason = " ".join(str(error).split())
-    raise errors.UserError(f"config: {file}: {reason}") from None
+  # The file is a person's own program: anything may come, and an exit in it
+  # would end the run as if all were well.
+  except (Exception, SystemExit) as error:
+    raise errors.UserError(f"config: {_in_file(file, error)}") from None
+  stem = pathlib.Path(file).stem
+  return (f"{stem}:{variant}" if variant else stem), config
+
+
+def _run_file(file: str, variant: str) -> config_dict.ConfigDict:
+  """What the file's get_config returns, every value of it readable."""
+  module = runpy.run_path(file)
+  if "get_config" not in module:
+    raise errors.UserError(f"config: {file} has no get_config")
+  config = module["get_config"](*([variant] if variant else []))
   if not isinstance(config, config_dict.ConfigDict):
     raise errors.UserError(
         f"config: get_config of {file} must return a ConfigDict"
     )
-  stem = pathlib.Path(file).stem
-  return (f"{stem}:{variant}" if variant else stem), config
+  # Keys of several types, and references that nothing fills, fail here.
+  for _ in _leaves(config):
+    pass
+  return config
 
 
 def read_values(argv: Sequence[str]) -> tuple[str, config_dict.ConfigDict]:
@@ -84,24 +95,79 @@ def read_values(argv: Sequence[str]) -> tuple[str, config_dict.ConfigDict]:
   """
   path, argv = _take_path(argv)
   name, config = load(path)
+  _check_names(argv, [leaf for leaf, _ in _leaves(config)])
+  return name, _override(config, argv, lambda e: f"options: {_message(e)}")
+
+
+def _override(
+    config: config_dict.ConfigDict,
+    argv: Sequence[str],
+    explain: Callable[[Exception], str],
+) -> config_dict.ConfigDict:
+  """The config with the options of the arguments in it.
+
+  Args:
+    config: of a config file.
+    argv: arguments without that file.
+    explain: what absl or ml_collections raised -> one line.
+  """
+  for argument in argv[1:]:
+    if match := _ABSL.match(argument):
+      raise errors.UserError(f"{match[1]}: there is no such option")
   values = flags.FlagValues()
   try:
     holder = config_flags.DEFINE_config_dict(
         "config", config, flag_values=values, sys_argv=argv, lock_config=True
     )
     rest = values(argv)[1:]
-  except (flags.Error, AttributeError, LookupError, TypeError, ValueError) as e:
-    raise errors.UserError(f"options: {_message(e)}") from None
+  # Neither library says all that it raises.
+  except Exception as error:
+    raise errors.UserError(explain(error)) from None
   if rest:
-    raise errors.UserError(f"{rest[0]}: is not understood")
-  return name, holder.value
+    raise errors.UserError(
+        f"{_short(rest[0]) or repr('')}: is not understood; options look like"
+        " --config.SECTION.KEY=VALUE"
+    )
+  return holder.value
+
+
+def _explain(error: Exception) -> str:
+  """The line for an option of a run that absl did not take."""
+  if isinstance(error, flags.UnrecognizedFlagError):
+    return config_lib.no_such(error.flagname)
+  match = _BAD_VALUE.match(str(error))
+  if match and match[1] in config_lib.leaves():
+    return config_lib.wrong_type(match[1], match[2])
+  return f"options: {_message(error)}"
 
 
 def _message(error: BaseException) -> str:
   """One line; what ml_collections wraps several times is taken out."""
   while error.args and isinstance(error.args[0], BaseException):
     error = error.args[0]
-  return " ".join(str(error.args[0] if error.args else error).split())
+  message = str(error.args[0] if error.args else error)
+  return _short(message) or type(error).__name__
+
+
+def _short(text: str) -> str:
+  """One line of no more than so many characters."""
+  line = " ".join(text.split())
+  return line if len(line) <= _WIDTH else f"{line[:_WIDTH]} ..."
+
+
+def _in_file(file: str, error: BaseException) -> str:
+  """Where in a config file something was raised, and what."""
+  own = lambda name: name and os.path.abspath(name) == os.path.abspath(file)
+  message = str(error)
+  lines = [
+      frame.lineno
+      for frame in traceback.extract_tb(error.__traceback__)
+      if own(frame.filename)
+  ]
+  if isinstance(error, SyntaxError) and own(error.filename):
+    message, lines = error.msg, [error.lineno]
+  where = f"{file}, line {lines[-1]}" if lines else file
+  return _short(f"{where}: {type(error).__name__}: {message}".rstrip(": "))
 
 
 def _take_path(argv: Sequence[str]) -> tuple[str, list[str]]:
@@ -122,39 +188,26 @@ def _take_path(argv: Sequence[str]) -> tuple[str, list[str]]:
   return path, rest
 
 
-def _check_names(argv: Sequence[str]) -> None:
+def _check_names(argv: Sequence[str], known: Sequence[str]) -> None:
   """Refuses options that are not there, before absl sees them."""
-  leaves = config_lib.leaves()
   for argument in argv[1:]:
     match = _OVERRIDE.match(argument)
-    if match and match[1] not in leaves:
-      raise errors.UserError(config_lib.no_such(match[1]))
+    if match and match[1] not in known:
+      raise errors.UserError(config_lib.no_such(match[1], known))
 
 
-def _parse(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
-  """Sets the options; returns what was no option."""
-  try:
-    return values(argv)[1:]
-  except flags.UnrecognizedFlagError as error:
-    raise errors.UserError(config_lib.no_such(error.flagname)) from None
-  except flags.Error as error:
-    match = _BAD_VALUE.match(str(error))
-    if match and match[1] in config_lib.leaves():
-      raise errors.UserError(
-          config_lib.wrong_type(match[1], match[2])
-      ) from None
-    line = " ".join(str(error).split())
-    raise errors.UserError(f"options: {line}") from None
+def _leaves(
+    config: config_dict.ConfigDict, path: str = ""
+) -> Iterator[tuple[str, Any]]:
+  """Path and value of every option of a config."""
+  for key, value in config.items():
+    if isinstance(value, config_dict.ConfigDict):
+      yield from _leaves(value, f"{path}{key}.")
+    else:
+      yield f"{path}{key}", value
 
 
 def usage() -> str:
   """Every option with its default, one a line."""
-
-  def walk(config, path):
-    for key, value in config.items():
-      if isinstance(value, config_dict.ConfigDict):
-        yield from walk(value, f"{path}{key}.")
-      else:
-        yield f"  --config.{path}{key}={value!r}"
-
-  return "\n".join(walk(config_lib.default(), ""))
+  leaves = _leaves(config_lib.default())
+  return "\n".join(f"  --config.{path}={value!r}" for path, value in leaves)

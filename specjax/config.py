@@ -12,7 +12,7 @@ import dataclasses
 import difflib
 import types
 import typing
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 from ml_collections import config_dict
 
@@ -135,7 +135,9 @@ def _build(cls, values: Mapping[str, Any], path: str):
     value = values[key]
     if dataclasses.is_dataclass(hint):
       if not isinstance(value, (Mapping, config_dict.ConfigDict)):
-        raise errors.UserError(f"{path}{key}: is a section, got {value!r}")
+        raise errors.UserError(
+            f"{path}{key}: is a section, got {errors.shown(value)}"
+        )
       made[key] = _build(hint, value, f"{path}{key}.")
     else:
       made[key] = _typed(path + key, value, hint)
@@ -151,17 +153,41 @@ def _typed(path: str, value, hint):
   fits = isinstance(value, (int, float) if wanted is float else wanted)
   if not fits or (isinstance(value, bool) and wanted is not bool):
     raise errors.UserError(wrong_type(path, value))
+  if isinstance(value, int) and abs(value) >= 2**64:
+    # Python has no float of some, and won't print others.
+    raise errors.UserError(f"{path}: give a number of fewer digits")
+  if isinstance(value, str):
+    _check_text(path, value)
   return float(value) if wanted is float else value
+
+
+def _check_text(path: str, value: str) -> None:
+  """Refuses what no file name, tokenizer or report can take."""
+  try:
+    value.encode("utf-8")
+  except UnicodeEncodeError:
+    raise errors.UserError(
+        f"{path}: give text in UTF-8, got {errors.shown(value)}"
+    ) from None
+  if "\0" in value:
+    raise errors.UserError(
+        f"{path}: give text without NUL, got {errors.shown(value)}"
+    )
 
 
 def wrong_type(path: str, value) -> str:
   """The line for a value of another type than the option's."""
-  return f"{path}: give {_NAMES[leaves()[path]]}, got {value!r}"
+  return f"{path}: give {_NAMES[leaves()[path]]}, got {errors.shown(value)}"
 
 
-def no_such(path: str) -> str:
-  """The line for an option that is not there, with the likeliest meant."""
-  known = list(leaves())
+def no_such(path: str, known: Sequence[str] = ()) -> str:
+  """The line for an option that is not there, with the likeliest meant.
+
+  Args:
+    path: of the option.
+    known: paths of those that there are; by default a run's.
+  """
+  known = list(known or leaves())
   section, _, key = path.rpartition(".")
   key = key.replace("-", "_")
   last = lambda leaf: leaf.rpartition(".")[2]
@@ -175,10 +201,12 @@ def no_such(path: str) -> str:
   siblings = [last(leaf) for leaf in known if leaf.startswith(f"{section}.")]
   line = f"{path}: there is no such option"
   if near:
-    return f"{line}; did you mean {' or '.join(near)}?"
+    return f"{line}; did you mean {' or '.join(near[:3])}?"
   if siblings:
     return f"{line}; section {section} has {', '.join(siblings)}"
-  return f"{line}; --help lists all, such as --config.draft.gamma=4"
+  if "draft.gamma" in known:
+    return f"{line}; --help lists all, such as --config.draft.gamma=4"
+  return f"{line}; the config file's own are {', '.join(known)}"
 
 
 def leaves() -> dict[str, type]:

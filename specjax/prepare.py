@@ -6,6 +6,7 @@ from typing import Callable, Sequence
 import jax.numpy as jnp
 
 from specjax import checkpoints
+from specjax import errors
 from specjax import pipeline
 from specjax import sections
 from specjax import settings as settings_lib
@@ -16,8 +17,8 @@ from specjax.decoding import requests as requests_lib
 from specjax.measure import timing
 
 HINT = (
-    "python -m specjax.run --config configs/ende_t5small.py:mini runs the"
-    " shipped family"
+    "from the checkout, python -m specjax.run --config"
+    " configs/ende_t5small.py:mini runs the shipped family"
 )
 
 
@@ -101,10 +102,6 @@ def source_width(request: requests_lib.Request) -> int:
 
 def _model(config, target) -> pipeline.Drafts:
   draft = config.draft
-  top_k = draft.top_k
-  if top_k is not None:
-    # As in settings.stack: the same law, and it fits an int32.
-    top_k = min(top_k, target.module.config.vocab_size)
   return pipeline.draft_model(
       target,
       draft.checkpoint,
@@ -113,7 +110,7 @@ def _model(config, target) -> pipeline.Drafts:
       hint=HINT,
       argmax=draft.argmax,
       temperature=draft.temperature,
-      top_k=top_k,
+      top_k=draft.top_k,
       top_p=draft.top_p,
   )
 
@@ -145,16 +142,47 @@ def load_examples(data: sections.Data) -> list[tasks.Example]:
   )
 
 
+def fetch(config: sections.Experiment) -> list[tasks.Example]:
+  """Brings what the config names onto this machine, the biggest last.
+
+  Returns:
+    The texts.
+
+  Raises:
+    errors.UserError: a line for each of draft, target and texts that can't be
+      had; no weights were fetched then.
+  """
+  models = {"target.checkpoint": config.target.checkpoint}
+  if config.draft.kind == "model":
+    models = {"draft.checkpoint": config.draft.checkpoint} | models
+  examples, lines = [], []
+  for field, name in models.items():
+    try:
+      resolve.find(name, hint="")
+    except errors.UserError as error:
+      lines.append(f"{field}: {error}")
+  try:
+    examples = load_examples(config.data)
+  except errors.UserError as error:
+    # Public texts end in a hint of their own.
+    lines.append(str(error))
+  else:
+    if lines:
+      lines[-1] += f"; {HINT}"
+  if lines:
+    raise errors.UserError("\n".join(lines))
+  for name in models.values():
+    resolve.resolve(name, hint=HINT)
+  return examples
+
+
 def prepare(config: sections.Experiment) -> Setup:
   """Loads what the config names; what is missing is told before the weights.
 
   Raises:
     errors.UserError: something can't be had, or does not fit.
   """
-  resolve.resolve(config.target.checkpoint, hint=HINT)
-  if config.draft.kind == "model":
-    resolve.resolve(config.draft.checkpoint, hint=HINT)
-  examples = load_examples(config.data)
+  examples = fetch(config)
   dtype = jnp.dtype(config.decode.dtype)
   target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
   drafts = DRAFTS[config.draft.kind](config, target)

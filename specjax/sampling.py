@@ -84,7 +84,8 @@ class Law:
   """Laws of the next token, one for each place of the leading axes.
 
   p(x) = exp(logits(x) - peak - log_mass) where logits(x) >= cut, else 0;
-  in greedy rows 1 at `best`.
+  in greedy rows 1 at `best`. Where no token is possible (a narrower draft may
+  have none of the ids that are allowed) p is 0 throughout, never NaN.
 
   Every field has the same leading axes, [B] or [B, T], so that laws can be
   stacked and sliced as trees.
@@ -94,10 +95,10 @@ class Law:
       where the row is sampled.
     peak: the largest logit.
     cut: the smallest logit that top-k and top-p keep, or a value between it
-      and the next smaller one; -inf keeps all.
+      and the next smaller one; -inf keeps all, inf none.
     log_mass: log of the sum of exp(logits - peak) over kept tokens.
     best: int32, the first argmax.
-    greedy: bool.
+    greedy: bool; False where no token is possible.
   """
 
   logits: jax.Array
@@ -113,9 +114,9 @@ class Law:
     return self.logits.shape[-1]
 
   @property
-  def log_normaliser(self) -> jax.Array:
-    """log of the sum of exp(logits) over kept tokens."""
-    return self.peak + self.log_mass
+  def possible(self) -> jax.Array:
+    """bool, whether any token has a probability above 0."""
+    return self.peak > -jnp.inf
 
   def _logit(self, tokens):
     """Logits of the tokens, -inf for ids that are not of this vocabulary."""
@@ -169,7 +170,10 @@ class Law:
     return jax.tree.map(lambda field: jax.vmap(take)(field, index_B), self)
 
   def draw(self, key_B):
-    """One token a row from a law with leading [B]; int32."""
+    """One token a row from a law with leading [B]; int32.
+
+    It is `best` where no token is possible, and then means nothing.
+    """
 
     def sampled():
       kept_BV = jnp.where(
@@ -232,13 +236,14 @@ def make_law(logits, sampling: Sampling, new_tokens) -> Law:
   best = _first_at(logits, peak)
   top_k = jnp.where(greedy, 0, spread(sampling.top_k_B))
   top_p = jnp.where(greedy, 1.0, spread(sampling.top_p_B))
-  cut = cuts.cut(logits, peak, top_k, top_p)
+  possible = peak > -jnp.inf
+  cut = jnp.where(possible, cuts.cut(logits, peak, top_k, top_p), jnp.inf)
   log_mass = jax.lax.cond(
       jnp.all(greedy),
       lambda: jnp.zeros_like(peak),
       lambda: jnp.log(jnp.sum(cuts.weights(logits, peak, cut), axis=-1)),
   )
-  return Law(logits, peak, cut, log_mass, best, greedy)
+  return Law(logits, peak, cut, log_mass, best, greedy & possible)
 
 
 def _check_shapes(logits, sampling, new_tokens):

@@ -5,16 +5,33 @@ that config files and flags fill in, and turns it back.
 """
 
 import dataclasses
+import math
 from typing import Callable, TypeVar
 
 from specjax import errors
 from specjax import settings as settings_lib
 from specjax.data import tasks
+from specjax.drafters import model as model_drafter
 from specjax.verify import token
 
 KINDS = ("model", "none")
 # T5 overflows in float16.
 DTYPES = ("float32", "bfloat16")
+# Option -> least and most. Buffers are sized by some of these numbers: beyond
+# the upper ends no device holds them, or 32 bits don't.
+LIMITS = {
+    "draft.gamma": model_drafter.GAMMAS,
+    "data.rows": (0, 10**9),
+    "data.max_source_tokens": (2, 2**16),
+    "decode.max_new_tokens": (1, 2**16),
+    "decode.min_new_tokens": (0, 2**16),
+    "decode.batch": (1, 2**16),
+    "decode.seed": (0, 2**32 - 1),
+    "measure.repeats": (1, 10**4),
+    "measure.warmup": (1, 10**4),
+    "measure.timed_rows": (0, 10**9),
+    "measure.steps": (1, 10**6),
+}
 _T = TypeVar("_T")
 
 
@@ -119,24 +136,15 @@ class Experiment:
     _one_of("draft.kind", self.draft.kind, KINDS)
     _one_of("decode.dtype", self.decode.dtype, DTYPES)
     tasks.get_task(self.data.task)
-    for path, least in (
-        ("draft.gamma", 1),
-        ("data.rows", 0),
-        ("data.max_source_tokens", 2),
-        ("decode.max_new_tokens", 1),
-        ("decode.batch", 1),
-        ("decode.seed", 0),
-        ("measure.repeats", 1),
-        ("measure.warmup", 1),
-        ("measure.timed_rows", 0),
-        ("measure.steps", 1),
-    ):
+    for path, limits in LIMITS.items():
       section, key = path.split(".")
-      value = getattr(getattr(self, section), key)
-      if value < least:
-        raise errors.UserError(f"{path}: give {least} or more, got {value}")
-    if self.decode.seed >= 2**32:
-      raise errors.UserError("decode.seed: give a number below 2^32")
+      _within_limits(path, getattr(getattr(self, section), key), *limits)
+    least, most = self.decode.min_new_tokens, self.decode.max_new_tokens
+    if least > most:
+      raise errors.UserError(
+          f"decode.min_new_tokens: give decode.max_new_tokens ({most}) or"
+          f" less, got {least}"
+      )
     # What the parts refuse is refused here, before anything is loaded.
     self.settings(eos=(1,))
     self.draft_settings(eos=(1,))
@@ -185,6 +193,16 @@ def within(section: str, make: Callable[[], _T]) -> _T:
     return make()
   except ValueError as error:
     raise errors.UserError(f"{section}.{error}") from None
+
+
+def _within_limits(path: str, value, least: int, most: int) -> None:
+  errors.require(
+      settings_lib.is_whole(value, least, math.inf),
+      path,
+      f"give {least} or more",
+      value,
+  )
+  errors.require(value <= most, path, f"give {most:,} or less", value)
 
 
 def _one_of(path: str, value: str, known) -> None:

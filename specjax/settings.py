@@ -1,6 +1,7 @@
 """What a request asks of the sampler, and a batch of requests as arrays."""
 
 import dataclasses
+import math
 import numbers
 
 from flax import struct
@@ -13,18 +14,21 @@ from specjax import errors
 TEMPERATURES = (1e-4, 1e4)
 
 
-def _require(good: bool, field: str, remedy: str, value) -> None:
-  if not good:
-    raise errors.UserError(f"{field}: {remedy}, got {value!r}")
-
-
-def _is_id(value) -> bool:
+def is_whole(value, least: int = 0, most: float = 2**31 - 1) -> bool:
+  """Whether it is a whole number of a range; by default ids and counts."""
+  # To Python a bool is an int.
   whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  return whole and value >= 0
+  return whole and least <= value <= most
 
 
-def _is_number(value) -> bool:
+def is_number(value) -> bool:
+  """Whether it is a real number."""
   return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def are_ids(values) -> bool:
+  """Whether it is a tuple or list of token ids, or an empty one."""
+  return isinstance(values, (tuple, list)) and all(map(is_whole, values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,40 +60,40 @@ class Settings:
   def __post_init__(self):
     low, high = TEMPERATURES
     temperature, top_p = self.temperature, self.top_p
-    _require(
-        _is_number(temperature)
+    errors.require(
+        is_number(temperature)
         and (temperature == 0 or low <= temperature <= high),
         "temperature",
         f"give 0 (greedy) or a number from {low:g} to {high:g}",
         temperature,
     )
-    _require(
-        _is_id(self.top_k), "top_k", "give 0 (off) or a count", self.top_k
+    errors.require(
+        is_whole(self.top_k, most=math.inf),
+        "top_k",
+        "give 0 (off) or a count",
+        self.top_k,
     )
-    _require(
-        _is_number(top_p) and 0 <= top_p <= 1,
+    errors.require(
+        is_number(top_p) and 0 <= top_p <= 1,
         "top_p",
         "give a number from 0 to 1",
         top_p,
     )
     count, first = self.min_new_tokens, self.forced_first
-    _require(_is_id(count), "min_new_tokens", "give a count", count)
+    errors.require(
+        is_whole(count), "min_new_tokens", "give a count below 2^31", count
+    )
     for field in ("eos", "suppressed"):
       ids = getattr(self, field)
-      _require(
-          isinstance(ids, (tuple, list)) and all(map(_is_id, ids)),
-          field,
-          "give a tuple of token ids",
-          ids,
-      )
+      errors.require(are_ids(ids), field, "give a tuple of token ids", ids)
       object.__setattr__(self, field, tuple(ids))
-    _require(
-        first is None or _is_id(first),
+    errors.require(
+        first is None or is_whole(first),
         "forced_first",
         "give a token id or None",
         first,
     )
-    _require(
+    errors.require(
         first not in self.suppressed
         and not (self.min_new_tokens and first in self.eos),
         "forced_first",
@@ -137,10 +141,10 @@ def stack(settings: list[Settings], vocabulary: int) -> Sampling:
     errors.UserError: an id lies outside the vocabulary, the rows' suppressed
       ids differ, or no token would be left.
   """
-  _require(bool(settings), "settings", "give at least one row", settings)
+  errors.require(bool(settings), "settings", "give at least one row", settings)
   suppressed = set(settings[0].suppressed)
   for row in settings:
-    _require(
+    errors.require(
         set(row.suppressed) == suppressed,
         "suppressed",
         f"give all rows of a batch the same ids ({sorted(suppressed)})",
@@ -152,14 +156,14 @@ def stack(settings: list[Settings], vocabulary: int) -> Sampling:
         ("suppressed", row.suppressed),
         ("forced_first", first),
     ):
-      _require(
+      errors.require(
           all(token < vocabulary for token in ids),
           field,
           f"give ids below the vocabulary's size {vocabulary}",
           ids,
       )
     banned = suppressed | set(row.eos if row.min_new_tokens else ())
-    _require(
+    errors.require(
         len(banned) < vocabulary,
         "suppressed",
         "leave at least one token",

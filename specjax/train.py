@@ -4,18 +4,26 @@
 
 Builds the texts and the vocabulary where they are missing, trains each model
 of the config from its newest checkpoint on, and writes it as a Hugging Face
-directory to <out>/<model>/hf.
+directory to <out>/<model>/hf, with its curves and its quality on the held-out
+rows beside it.
 """
 
+import dataclasses
+import hashlib
 import pathlib
 import sys
 from typing import Sequence
 
+import jax
 import jax.numpy as jnp
+import tqdm
 
+from specjax import checkpoints
 from specjax import command_line
 from specjax import errors
+from specjax import settings
 from specjax.checkpoints import hf
+from specjax.checkpoints import resolve
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.data import batches
 from specjax.data import corpus
@@ -23,51 +31,12 @@ from specjax.data import metrics
 from specjax.data import tasks
 from specjax.data import vocabulary
 from specjax.models import t5
+from specjax.training import curves
 from specjax.training import loop
+from specjax.training import objective
 from specjax.training import optimizer
-
-def train_config(config, name: str) -> loop.TrainConfig:
-  """The frozen form of the config's section on model `name`."""
-  shape = config.models[name]
-  return loop.TrainConfig(
-      name=name,
-      model=t5.T5Config(
-          vocab_size=config.vocabulary,
-          d_model=shape.d_model,
-          d_kv=shape.d_kv,
-          d_ff=shape.d_ff,
-          num_layers=shape.encoder,
-          num_decoder_layers=shape.decoder,
-          num_heads=shape.num_heads,
-          gated=True,
-          tied=False,
-      ),
-      optimizer=optimizer.OptimizerConfig(
-          matrix_rate=config.matrix_rate,
-          other_rate=config.other_rate,
-          warmup=config.warmup,
-          steps=config.steps,
-          weight_decay=config.weight_decay,
-      ),
-      batch=batches.BatchConfig(
-          source_lengths=tuple(config.source_lengths),
-          target_lengths=tuple(config.target_lengths),
-          cost=config.cost,
-      ),
-      micro_batches=config.micro_batches,
-      seed=config.seed,
-      out=pathlib.Path(config.out),
-      evaluate_every=config.evaluate_every,
-      checkpoint_every=config.checkpoint_every,
-  )
-
-
-def load_ids(folder, tokenizer, task: str, split: str, rows: int | None = None):
-  """One split of one task of the corpus as (source ids, target ids)."""
-  pairs = corpus.read_split(folder, task, split)[:rows]
-  sources = tokenizer.encode_batch([source for source, _ in pairs])
-  targets = tokenizer.encode_batch([target for _, target in pairs])
-  return sources, targets
+from specjax.training import quality
+from specjax.training import texts
 
 
 def main(argv: Sequence[str]) -> int:
@@ -89,33 +58,179 @@ def main(argv: Sequence[str]) -> int:
 
 def train(config) -> None:
   """Builds what is missing, then trains and writes each model."""
-  folder = pathlib.Path(config.corpus)
-  # Told before hours of work: no training text may be among the shipped rows.
-  corpus.build(folder)
-  for task in corpus.TASKS:
-    texts = [source for source, _ in corpus.read_split(folder, task, "train")]
-    shipped = tasks.load_task(f"mini_{task}")
-    metrics.refuse_overlap(texts, {row.id: row.source for row in shipped})
-  model_file = vocabulary.build(folder)
-  tokenizer = tokenizer_lib.Tokenizer(model_file)
-  splits = [
-      load_ids(folder, tokenizer, task, "train") for task in corpus.TASKS
-  ]
-  pairs = tuple(sum((split[i] for split in splits), []) for i in (0, 1))
-  held_out = {
-      task: load_ids(folder, tokenizer, task, "dev", config.held_out_rows)
-      for task in corpus.TASKS
-  }
+  # What is wrong is told now.
+  curves.check()
   for name in config.models:
-    run = train_config(config, name)
-    params = loop.run(run, pairs, held_out)
-    hf.save_t5(
-        run.out / name / "hf",
-        t5.T5(run.model),
-        params,
-        dtype=jnp.bfloat16,
-        tokenizer_file=model_file,
+    train_config(config, name)
+  compiled = pathlib.Path(config.out).absolute() / "compiled"
+  # A step compiles once a bucket: some minutes that a resume need not spend.
+  jax.config.update("jax_compilation_cache_dir", str(compiled))
+  material = Material.build(config)
+  for name in config.models:
+    train_one(config, name, material)
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+  """What all models of a family learn from.
+
+  Attributes:
+    folder: of the corpus.
+    model_file: the vocabulary.
+    sources: texts of the train splits, with their prefixes.
+    train: (source ids, target ids) of the train splits.
+    held_out: task -> the same of the dev split's first rows.
+  """
+
+  folder: pathlib.Path
+  model_file: pathlib.Path
+  sources: list[str]
+  train: tuple[list[list[int]], list[list[int]]]
+  held_out: dict[str, tuple[list[list[int]], list[list[int]]]]
+
+  @classmethod
+  def build(cls, config) -> "Material":
+    """Builds corpus and vocabulary where they are missing, and reads them."""
+    folder = pathlib.Path(config.corpus)
+    corpus.build(folder)
+    # Told before hours of work: no training text may be among the shipped rows.
+    pairs = {
+        task: corpus.read_split(folder, task, "train") for task in corpus.TASKS
+    }
+    for task, rows in pairs.items():
+      shipped = tasks.load_task(f"mini_{task}")
+      metrics.refuse_overlap(
+          [source for source, _ in rows], {row.id: row.source for row in shipped}
+      )
+    model_file = vocabulary.build(folder)
+    tokenizer = tokenizer_lib.Tokenizer(model_file)
+    together = sum(pairs.values(), [])
+    dev = {
+        task: corpus.read_split(folder, task, "dev")[: config.held_out_rows]
+        for task in corpus.TASKS
+    }
+    return cls(
+        folder,
+        model_file,
+        [source for source, _ in together],
+        _ids(tokenizer, together),
+        {task: _ids(tokenizer, rows) for task, rows in dev.items()},
     )
+
+
+def train_config(
+    config, name: str, teacher: t5.T5Config | None = None
+) -> loop.TrainConfig:
+  """The frozen form of the config's section on model `name`."""
+  entry = config.models[name]
+  check_shape(name, entry)
+  return loop.TrainConfig(
+      name=name,
+      objective=objective.Objective(
+          model=t5.T5Config(
+              vocab_size=config.vocabulary,
+              d_model=entry.d_model,
+              d_kv=entry.d_kv,
+              d_ff=entry.d_ff,
+              num_layers=entry.encoder,
+              num_decoder_layers=entry.decoder,
+              num_heads=entry.num_heads,
+              gated=True,
+              tied=config.tied,
+          ),
+          teacher=teacher,
+          divergence=config.divergence,
+          weight=config.divergence_weight,
+      ),
+      optimizer=optimizer.OptimizerConfig(
+          matrix_rate=config.matrix_rate,
+          embedding_rate=config.embedding_rate,
+          other_rate=config.other_rate,
+          warmup=config.warmup,
+          steps=entry.steps,
+          decay=config.decay,
+          weight_decay=config.weight_decay,
+      ),
+      batch=batches.BatchConfig(
+          source_lengths=tuple(config.source_lengths),
+          target_lengths=tuple(config.target_lengths),
+          cost=config.cost,
+      ),
+      micro_batches=config.micro_batches,
+      seed=config.seed,
+      out=pathlib.Path(config.out),
+      evaluate_every=config.evaluate_every,
+      checkpoint_every=config.checkpoint_every,
+  )
+
+
+def check_shape(name: str, entry) -> None:
+  """Refuses a model's section whose numbers are none.
+
+  Raises:
+    errors.UserError: a field is no number, or below 1.
+  """
+  for field, value in entry.items():
+    good = settings.is_whole(value, 1) or field == "distilled"
+    errors.require(good, f"models.{name}.{field}", "give 1 or more", value)
+
+
+def train_one(config, name: str, material: Material) -> None:
+  """Trains a model and writes it, its curves and its quality."""
+  teacher, pairs = None, material.train
+  if config.models[name].distilled:
+    teacher = checkpoints.load(
+        config.teacher or str(pathlib.Path(config.out) / "target" / "hf"),
+        hint="train the target first: --config configs/train_mini.py:target",
+    )
+    pairs = teacher_pairs(config, teacher, material)
+  run = train_config(config, name, teacher and teacher.module.config)
+  params = loop.run(
+      run, pairs, material.held_out, teacher.params if teacher else ()
+  )
+  hf.save_t5(
+      run.folder / "hf",
+      t5.T5(run.objective.model),
+      params,
+      dtype=jnp.bfloat16,
+      tokenizer_file=material.model_file,
+  )
+  curves.draw(run.folder / "log.jsonl", run.folder / "curves.png")
+  scores = quality.measure(checkpoints.load(str(run.folder / "hf")))
+  quality.save(run.folder / "quality.json", scores)
+  print(f"{name}: {quality.line(scores)}")
+
+
+def teacher_pairs(config, teacher: checkpoints.Checkpoint, material: Material):
+  """The train split's source ids with what the teacher makes of them."""
+  weights = pathlib.Path(resolve.resolve(teacher.name)) / hf.WEIGHTS
+  digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:12]
+  folder = pathlib.Path(config.out) / "texts" / digest
+  sources, targets = [], []
+  for temperature in config.teacher_temperatures:
+    writing = texts.Writing(
+        temperature,
+        max_new_tokens=max(config.target_lengths),
+        max_source_tokens=max(config.source_lengths),
+    )
+    with tqdm.tqdm(
+        total=len(material.sources),
+        desc=f"teacher's texts, temperature {temperature:g}",
+        unit="row",
+    ) as bar:
+      targets += texts.written(
+          teacher, material.sources, writing, folder, bar.update
+      )
+    sources += material.train[0]
+  return sources, targets
+
+
+def _ids(tokenizer, pairs):
+  sources, targets = zip(*pairs)
+  return (
+      tokenizer.encode_batch(list(sources)),
+      tokenizer.encode_batch(list(targets)),
+  )
 
 
 if __name__ == "__main__":

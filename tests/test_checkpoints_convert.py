@@ -153,6 +153,101 @@ def test_faulty_files(folder, tmp_path):
     convert.convert(folder, out)
 
 
+@pytest.mark.parametrize(
+    "stored, part",
+    (
+        ([1, 2], "holds a list, not tensors by name"),
+        (None, "holds a NoneType, not tensors by name"),
+        (torch.ones(3), "holds a Tensor, not tensors by name"),
+        ({3: torch.ones(3)}, "3 is not a tensor's name"),
+        ({"a": torch.ones(3).to_sparse()}, "a is not a tensor of floats"),
+        (
+            {"a": torch.ones(3).to(torch.float8_e4m3fn)},
+            "a is not a tensor of floats",
+        ),
+        ({"a": torch.ones(3, dtype=torch.complex64)}, "a is not a tensor of"),
+        ({"state_dict": {}}, "state_dict is not a tensor of floats"),
+        ({}, "missing shared.weight"),
+    ),
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_files_that_hold_something_else(folder, tmp_path, stored, part):
+  torch.save(stored, folder / "pytorch_model.bin")
+  with pytest.raises(UserError) as caught:
+    convert.convert(folder, tmp_path / "out")
+  assert part in str(caught.value) and "\n" not in str(caught.value)
+  assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "error, part",
+    (
+        (RuntimeError(""), "not a file of weights alone (RuntimeError)"),
+        (EOFError(), "not a file of weights alone (EOFError)"),
+        (KeyError("\n\n"), "not a file of weights alone ("),
+        (RuntimeError("\n first\nsecond"), "weights alone (first): fetch"),
+        (IndexError("list index"), "weights alone (list index): fetch"),
+        (PermissionError(13, "Permission denied"), "read (Permission denied)"),
+        (OSError("odd"), "cannot be read (odd)"),
+    ),
+    ids=repr,
+)
+def test_whatever_the_loader_raises(folder, tmp_path, monkeypatch, error, part):
+  (folder / "pytorch_model.bin").touch()
+
+  def load(*_, **__):
+    raise error
+
+  monkeypatch.setattr(torch, "load", load)
+  with pytest.raises(UserError) as caught:
+    convert.convert(folder, tmp_path / "out")
+  assert part in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_damaged_files(folder, tmp_path):
+  """Cut or with a byte changed: refused in one line, or read in full."""
+  torch.save(take_tensors(folder), folder / "pytorch_model.bin")
+  whole = (folder / "pytorch_model.bin").read_bytes()
+  refused = 0
+  for at in range(0, len(whole), len(whole) // 40):
+    changed = whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :]
+    for damaged in (whole[:at], changed):
+      (folder / "pytorch_model.bin").write_bytes(damaged)
+      try:
+        convert.convert(folder, tmp_path / "out")
+      except UserError as error:
+        assert "\n" not in str(error)
+        refused += 1
+  assert refused >= 40
+
+
+def test_parameters_are_tensors(folder, tmp_path):
+  """As saved from named_parameters: they ask for gradients."""
+  _, params = hf.load_t5(folder)
+  tensors = {
+      name: torch.nn.Parameter(value)
+      for name, value in take_tensors(folder).items()
+  }
+  torch.save(tensors, folder / "pytorch_model.bin")
+  convert.convert(folder, tmp_path / "out")
+  jax.tree.map(
+      np.testing.assert_array_equal, params, hf.load_t5(tmp_path / "out")[1]
+  )
+
+
+def test_where_nothing_can_be_written(folder, tmp_path):
+  torch.save(take_tensors(folder), folder / "pytorch_model.bin")
+  (tmp_path / "file").touch()
+  with pytest.raises(UserError, match="file is a file; give a new directory"):
+    convert.convert(folder, tmp_path / "file")
+  with pytest.raises(UserError, match="cannot be written .*/file"):
+    convert.convert(folder, tmp_path / "file" / "out")
+  with pytest.raises(UserError, match="^dtype: give one of float32, bfloat16"):
+    convert.convert(folder, tmp_path / "out", dtype="float")
+  with pytest.raises(UserError, match="nowhere/config.json does not exist"):
+    convert.convert(tmp_path / "nowhere", tmp_path / "out")
+
+
 def test_tensor_whose_numbers_are_not_in_order(folder, tmp_path):
   """A transposed view is written as what it shows."""
   _, params = hf.load_t5(folder)

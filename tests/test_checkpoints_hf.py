@@ -69,7 +69,7 @@ def leaves_equal(a, b):
 
 @pytest.mark.parametrize("config", (V1_0, V1_1), ids=("v1.0", "v1.1"))
 def test_table_is_the_whole_model(config):
-  """Paths and shapes are those of `module.init`."""
+  """Paths and shapes are those of `module.init`, its kernels turned."""
   ids_BT = jnp.zeros((1, 2), jnp.int32)
   made = jax.eval_shape(
       lambda: t5.T5(config).init(
@@ -79,6 +79,9 @@ def test_table_is_the_whole_model(config):
   made = {
       tuple(key.key for key in path[1:]): leaf.shape
       for path, leaf in jax.tree.leaves_with_path(made)
+  }
+  made |= {
+      path: shape[::-1] for path, shape in made.items() if path[-1] == "kernel"
   }
   assert made == dict(names.table(config).values())
 

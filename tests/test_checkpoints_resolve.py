@@ -1,20 +1,10 @@
-"""Names of models: folders, the shipped family, the cache, the hub.
+"""Names of models: folders and the shipped family; for the hub see test_hub."""
 
-The hub is a small server on localhost. huggingface_hub reads its environment
-when it is imported, so what asks it runs in a process of its own.
-"""
-
-import hashlib
-import http.server
-import importlib.util
 import io
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
-import threading
 
 import pytest
 import sentencepiece
@@ -26,7 +16,6 @@ from specjax.errors import UserError
 from specjax.models import t5
 
 HINT = "configs/ende_t5small.py:mini runs the shipped family"
-COMMIT = "c" * 40
 CONFIG = t5.T5Config(
     vocab_size=200,
     d_model=8,
@@ -37,10 +26,6 @@ CONFIG = t5.T5Config(
     num_heads=2,
     gated=True,
     tied=False,
-)
-needs_hub = pytest.mark.skipif(
-    importlib.util.find_spec("huggingface_hub") is None,
-    reason="huggingface_hub is an extra",
 )
 
 
@@ -72,138 +57,6 @@ def folder(tmp_path_factory) -> pathlib.Path:
   return root / "t5"
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-  """The few answers of the hub that a download asks for."""
-
-  protocol_version = "HTTP/1.1"
-  repositories: dict[str, dict[str, bytes]] = {}
-  asked: list[str] = []
-
-  def answer(self, code, body=b"", **headers):
-    self.send_response(code)
-    self.send_header("Content-Length", str(len(body)))
-    for name, value in headers.items():
-      self.send_header(name.replace("_", "-"), value)
-    self.end_headers()
-    if self.command != "HEAD":
-      self.wfile.write(body)
-
-  def do_GET(self):
-    path = self.path.split("?")[0]
-    self.asked.append(path)
-    for name, files in self.repositories.items():
-      api, raw = f"/api/models/{name}", f"/{name}/resolve/{COMMIT}/"
-      if path in (api, f"{api}/revision/main"):
-        siblings = [{"rfilename": file} for file in files]
-        info = {"id": name, "sha": COMMIT, "siblings": siblings}
-        return self.answer(200, json.dumps(info).encode())
-      if path == f"{api}/tree/{COMMIT}":
-        tree = [
-            {
-                "type": "file",
-                "path": file,
-                "size": len(body),
-                "oid": hashlib.sha1(body).hexdigest(),
-            }
-            for file, body in files.items()
-        ]
-        return self.answer(200, json.dumps(tree).encode())
-      if path.startswith(raw) and path[len(raw) :] in files:
-        body = files[path[len(raw) :]]
-        tag = f'"{hashlib.sha1(body).hexdigest()}"'
-        return self.answer(200, body, ETag=tag, X_Repo_Commit=COMMIT)
-    return self.answer(404, b"{}", X_Error_Code="RepoNotFound")
-
-  do_HEAD = do_GET
-
-  def log_message(self, *_):
-    pass
-
-
-@pytest.fixture
-def hub(folder):
-  """-> address of a hub that has two models, one of them pickled."""
-  whole = {path.name: path.read_bytes() for path in folder.iterdir()}
-  pickled = {"config.json": whole["config.json"], "pytorch_model.bin": b"x"}
-  extra = {"tf_model.h5": b"x", "onnx/model.safetensors": b"x"}
-  Hub.repositories = {"lab/t5": whole | extra, "lab/old": pickled}
-  Hub.asked = []
-  server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-  thread = threading.Thread(target=server.serve_forever)
-  thread.start()
-  yield f"http://127.0.0.1:{server.server_port}"
-  server.shutdown()
-  thread.join()
-  server.server_close()
-
-
-PROGRAM = """
-import sys
-from specjax.checkpoints import resolve
-from specjax.errors import UserError
-for name in sys.argv[2:]:
-  try:
-    print(resolve.resolve(name, hint=sys.argv[1]))
-  except UserError as error:
-    print("refused:", error)
-"""
-
-
-def ask(endpoint, home, *models, **environment) -> list[str]:
-  """-> what a process of its own says of each name: a folder, or one line."""
-  done = subprocess.run(
-      [sys.executable, "-c", PROGRAM, HINT, *models],
-      env=os.environ
-      | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
-      | {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-      | environment,
-      check=True,
-      capture_output=True,
-      text=True,
-      timeout=60,
-  )
-  lines = done.stdout.splitlines()
-  assert len(lines) == len(models), done.stdout
-  return lines
-
-
-@needs_hub
-def test_download_then_cache(hub, folder, tmp_path):
-  """Only the wanted files come; afterwards no network is needed."""
-  found, old, none = ask(hub, tmp_path, "lab/t5", "lab/old", "lab/none")
-  assert {path.name for path in pathlib.Path(found).iterdir()} == {
-      path.name for path in folder.iterdir()
-  }
-  assert hf.load_t5(found)[0].config == CONFIG
-  assert "lab/old has no safetensors" in old
-  assert "python -m specjax.checkpoints.convert DIR OUT" in old
-  assert f"/lab/old/resolve/{COMMIT}/pytorch_model.bin" not in Hub.asked
-  assert "lab/none is neither on this machine nor to be had" in none
-  assert none.endswith(HINT)
-  Hub.asked.clear()
-  assert ask(hub, tmp_path, "lab/t5") == [found]
-  assert not Hub.asked
-  # A shard that an interrupted download left out is fetched.
-  shard = next(pathlib.Path(found).glob("*.safetensors"))
-  shard.resolve().unlink()
-  shard.unlink()
-  (line,) = ask(hub, tmp_path, "lab/t5", HF_HUB_OFFLINE="1")
-  assert line.startswith("refused: lab/t5 is neither")
-  assert shard.name in line or "HF_HUB_OFFLINE" in line
-  assert not Hub.asked
-  assert ask(hub, tmp_path, "lab/t5") == [found]
-  assert shard.exists()
-
-
-@needs_hub
-def test_no_network(tmp_path):
-  """One line, soon: what to fetch, where to put it, what runs meanwhile."""
-  (line,) = ask("http://127.0.0.1:9", tmp_path, "google/flan-t5-xxl")
-  assert line.startswith("refused: google/flan-t5-xxl is neither on this")
-  assert "hf download google/flan-t5-xxl --local-dir DIR" in line
-  assert line.endswith(HINT)
-
-
 def test_without_huggingface_hub(monkeypatch):
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
   with pytest.raises(UserError, match=r"pip install 'specjax\[hub\]'.*mini"):
@@ -219,7 +72,9 @@ def test_local_folder(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ("./gone", "/gone/t5", "../assets", "a/b/c", "", "a b", "lab/..")
+    "name",
+    ("./gone", "/gone/t5", "~nobody-here/t5", "../assets", "a/b/c", "", "a b")
+    + ("lab/..", "a\0", "/" + "a" * 5000),
 )
 def test_names_that_are_none(name):
   with pytest.raises(UserError, match="no folder and no name of a model"):
@@ -233,6 +88,73 @@ def test_shipped_models(folder, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path.parent)
   found = resolve_lib.resolve("mini/target", hint=HINT)
   assert found == tmp_path / "assets" / "mini" / "target"
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        '{"weight_map": ["model-00001-of-00002.safetensors"]}',
+        '{"weight_map": {"shared.weight": ["a.safetensors"]}}',
+        '{"weight_map": {"shared.weight": 1}}',
+        '{"weight_map": {"shared.weight": ""}}',
+        '{"weight_map": {"shared.weight": "../model.safetensors"}}',
+        '{"weight_map": {"shared.weight": "\\u0000.safetensors"}}',
+        '{"weight_map": {}}',
+        '{"weight_map": null}',
+        "{}",
+        "[]",
+        "null",
+        "",
+        '{"weight_map": ',
+        "\0",
+        "\udcff",
+        "[" * 100_000,
+        "1" * 10_000,
+    ],
+)
+def test_a_bad_index_is_one_line(folder, tmp_path, index):
+  copy = shutil.copytree(folder, tmp_path / "t5")
+  path = copy / hf.INDEX
+  path.write_text(index, "utf-8", errors="surrogateescape")
+  with pytest.raises(UserError) as caught:
+    resolve_lib.resolve(str(copy), hint=HINT)
+  assert str(caught.value) == (
+      f"{path} is not JSON whose weight_map names a file for each tensor:"
+      " delete it and fetch it again"
+  )
+
+
+@pytest.mark.parametrize("name", ["gone", "a" * 5000])
+def test_an_index_of_files_that_are_not_there(folder, tmp_path, name):
+  shard = f"{name}.safetensors"
+  copy = shutil.copytree(folder, tmp_path / "t5")
+  index = json.dumps({"weight_map": {"shared.weight": shard}})
+  (copy / hf.INDEX).write_text(index, "utf-8")
+  with pytest.raises(UserError, match=f"has no {shard}: fetch it again"):
+    resolve_lib.resolve(str(copy), hint=HINT)
+
+
+def test_a_folder_that_lacks_files(folder, tmp_path):
+  """As `hf download` leaves t5-11b: its repository has pickled weights only."""
+  copy = shutil.copytree(folder, tmp_path / "t5")
+  for path in copy.glob("*safetensors*"):
+    path.unlink()
+  refused = lambda words: pytest.raises(UserError, match=words)
+  with refused("t5 has no model.safetensors: fetch it again, or give"):
+    resolve_lib.resolve(str(copy), hint=HINT)
+  (copy / "pytorch_model.bin").write_bytes(b"x")
+  for find in (resolve_lib.resolve, resolve_lib.find):
+    with refused("t5 holds only pytorch_model.bin, which is never") as caught:
+      find(str(copy), hint=HINT)
+    command = f"python -m specjax.checkpoints.convert {copy} OUT"
+    assert command in str(caught.value)
+  (copy / hf.WEIGHTS).write_bytes(b"x")
+  (copy / "spiece.model").unlink()
+  with refused("t5 has no spiece.model or tokenizer.json"):
+    resolve_lib.resolve(str(copy), hint=HINT)
+  (copy / "config.json").unlink()
+  with refused("t5 has no config.json"):
+    resolve_lib.resolve(str(copy), hint=HINT)
 
 
 def test_load(folder, tmp_path):

@@ -114,13 +114,67 @@ def test_unknown_variants(variant):
         ("--config.verify.residual=half", ("verify.residual: ",)),
         ("--config.measure.repeats=0", ("measure.repeats: ",)),
         ("config.draft.gamma=4", ("config.draft.gamma=4: is not understood",)),
+        ("", ("'': is not understood",)),
+        ("--flagfile=/nowhere", ("flagfile: there is no such option",)),
+        ("--undefok=gamma", ("undefok: there is no such option",)),
+        # Bounds, of which some would fill any memory and others any integer.
+        ("--config.draft.gamma=10000000000", ("draft.gamma: give 1,024 or",)),
+        ("--config.draft.gamma=1" + 30 * "0", ("draft.gamma: ", "digits")),
+        ("--config.draft.gamma=1" + 5000 * "0", ("draft.gamma: ",)),
+        ("--config.data.rows=99999999999", ("data.rows: give 1,000,000,000",)),
+        (
+            "--config.data.max_source_tokens=3000000000",
+            ("data.max_source_tokens: give 65,536 or less",),
+        ),
+        (
+            "--config.decode.max_new_tokens=3000000000",
+            ("decode.max_new_tokens: give 65,536 or less", "3000000000"),
+        ),
+        (
+            "--config.decode.min_new_tokens=3000000000",
+            ("decode.min_new_tokens: give 65,536 or less",),
+        ),
+        (
+            "--config.decode.min_new_tokens=129",
+            ("decode.min_new_tokens: give decode.max_new_tokens (128) or",),
+        ),
+        ("--config.decode.batch=99999999999", ("decode.batch: give 65,536",)),
+        ("--config.decode.suppressed=(2147483648,)", ("decode.suppressed: ",)),
+        ("--config.decode.suppressed=(1.5,)", ("decode.suppressed: ", "1.5")),
+        ("--config.decode.forced_first=2147483648", ("decode.forced_first",)),
+        ("--config.measure.repeats=99999999999", ("measure.repeats: ",)),
+        ("--config.measure.warmup=99999999999", ("measure.warmup: ",)),
+        ("--config.measure.timed_rows=99999999999", ("measure.timed_rows: ",)),
+        ("--config.measure.steps=99999999999", ("measure.steps: ",)),
+        ("--config.sampling.top_p=inf", ("sampling.top_p: ", "inf")),
+        ("--config.verify.lenience=nan", ("verify.lenience: ", "nan")),
+        # Neither a file name nor a report can hold these.
+        ("--config.data.text=\udcff", ("data.text: give text in UTF-8",)),
+        ("--config.out=a\0b", ("out: give text without NUL",)),
     ),
+    ids=lambda value: value[:60] if isinstance(value, str) else "",
 )
 def test_refused_options(argument, parts):
   """Key and section are named, in one line (unslothai/unsloth#10452)."""
   line = refusal(argument)
   for part in parts:
     assert part in line
+  assert len(line) < 300
+
+
+@pytest.mark.parametrize("path, limits", sections.LIMITS.items())
+def test_limits(path, limits):
+  """Both ends are taken, what lies beyond is not."""
+  key = path.partition(".")[2]
+  # A bound of its own that follows another option.
+  more = ["--config.decode.max_new_tokens=65536"] * (key == "min_new_tokens")
+  section, at = path.split("."), f"--config.{path}="
+  for value in limits:
+    config = read(*more, f"{at}{value}")
+    assert getattr(getattr(config, section[0]), key) == value
+  low, high = limits
+  assert f"{path}: give {low} or more" in refusal(*more, f"{at}{low - 1}")
+  assert f"{path}: give {high:,} or less" in refusal(*more, f"{at}{high + 1}")
 
 
 # Another value of every option; that the runs obey is tested in test_run.
@@ -205,7 +259,55 @@ def test_greedy_requests_draft_greedily():
         ("def get_config(:", "invalid syntax"),
         ("import nowhere_to_be_found", "nowhere_to_be_found"),
         ("get_config = lambda: {}", "must return a ConfigDict"),
-        ("get_config = lambda: {}['a']", "'a'"),
+        ("get_config = lambda: {}['a']", "mine.py, line 1: KeyError: 'a'"),
+        ("\n\nx = nope", "mine.py, line 3: NameError: name 'nope' is not"),
+        ("def get_config():\n  return nope", "line 2: NameError: name 'nope'"),
+        ("def f():\n  assert False\nget_config = f", "line 2: AssertionError"),
+        ("def get_config():\n  1 / 0", "line 2: ZeroDivisionError: division"),
+        ("f = lambda: f()\nget_config = f", "line 1: RecursionError: maximum"),
+        ("def get_config():\n  exit(0)", "line 2: SystemExit: 0"),
+        ("import sys\nsys.exit()", "line 2: SystemExit"),
+        ("raise ImportError", "mine.py, line 1: ImportError"),
+        ("open('/nowhere/to/be/found')", "line 1: FileNotFoundError: "),
+        ("\nx = (", "mine.py, line 2: SyntaxError: '(' was never closed"),
+        ("if x:\ny", "mine.py, line 2: IndentationError: expected an"),
+        ("x = '\0'", "mine.py"),
+        ("get_config = 3", "mine.py: TypeError: 'int' object is not callable"),
+        ("def get_config(a): pass", "mine.py: TypeError: get_config() missing"),
+        ("raise ValueError('a' * 9999)", "mine.py, line 1: ValueError: aaa"),
+        (
+            "from specjax import config\n"
+            "def get_config():\n"
+            "  c = config.default()\n"
+            "  c[3] = 4\n"
+            "  return c\n",
+            "mine.py: TypeError: '<' not supported between",
+        ),
+        (
+            "from ml_collections import config_dict\n"
+            "from specjax import config\n"
+            "def get_config():\n"
+            "  c = config.default()\n"
+            "  c.draft.top_k = config_dict.required_placeholder(int)\n"
+            "  return c\n",
+            "mine.py: RequiredValueError: None value found in required",
+        ),
+        (
+            "from specjax import config\n"
+            "def get_config():\n"
+            "  c = config.default()\n"
+            "  c.draft.gamma = 10**5000\n"
+            "  return c\n",
+            "options: ",
+        ),
+        (
+            "from specjax import config\n"
+            "def get_config():\n"
+            "  c = config.default()\n"
+            "  c.lock().draft.gama = 4\n"
+            "  return c\n",
+            'line 4: AttributeError: \'Key "gama" does not exist',
+        ),
         (
             "from specjax import config\n"
             "def get_config():\n"
@@ -243,15 +345,63 @@ def test_greedy_requests_draft_greedily():
 def test_faulty_config_files(tmp_path, text, part):
   path = tmp_path / "mine.py"
   path.write_text(text)
-  assert part in refusal(path=path)
+  line = refusal(path=path)
+  assert part in line and len(line) < 400
+
+
+def test_fault_in_what_a_config_file_imports(tmp_path, monkeypatch):
+  """The line that is named is the config file's own."""
+  (tmp_path / "helper_with_a_fault.py").write_text("\n\n\nx = (\n")
+  path = tmp_path / "mine.py"
+  path.write_text("\nimport helper_with_a_fault\n")
+  monkeypatch.syspath_prepend(tmp_path)
+  line = refusal(path=path)
+  assert "mine.py, line 2: SyntaxError: '(' was never closed" in line
+  assert "helper_with_a_fault.py, line 4" in line
+
+
+@pytest.mark.parametrize("name", ("größe é.py", "a:b.py"))
+def test_odd_names_of_config_files(tmp_path, name):
+  """A colon parts the variant only where no file is named like that."""
+  path = tmp_path / name
+  path.write_text(pathlib.Path(SMALL).read_text("utf-8"), "utf-8")
+  assert read(path=path).draft.checkpoint == "google/flan-t5-small"
 
 
 def test_no_config_file():
   assert "nowhere.py is no file" in refusal(path="nowhere.py")
+  assert "configs is no file" in refusal(path=CONFIGS)
+  assert "aaa" in refusal(path=5000 * "a")
   with pytest.raises(errors.UserError, match="--config configs/ende_t5small"):
     command_line.read(["run"])
   with pytest.raises(errors.UserError, match="--config configs/ende_t5small"):
     command_line.read(["run", "--config"])
+
+
+@pytest.mark.parametrize(
+    "argument, part",
+    (
+        ("--config.stepz=3", "stepz: there is no such option; did you mean st"),
+        ("--config.size=3", "did you mean models.one.size or models.two.size?"),
+        ("--config.other=3", "the config file's own are models.one.size"),
+        ("--config.steps=x", "--config.steps=x"),
+        ("--config.models=3", "models: is a section; give its options, such"),
+        ("--flagfile=/nowhere", "flagfile: there is no such option"),
+        ("--foo", "foo"),
+        ("steps=3", "steps=3: is not understood"),
+    ),
+)
+def test_refused_options_of_other_doors(tmp_path, argument, part):
+  path = tmp_path / "mine.py"
+  path.write_text(
+      "from ml_collections import config_dict\n"
+      "def get_config():\n"
+      "  sizes = dict(one=dict(size=1), two=dict(size=2))\n"
+      "  return config_dict.create(steps=8, models=sizes)\n"
+  )
+  with pytest.raises(errors.UserError) as caught:
+    command_line.read_values(["train", f"--config={path}", argument])
+  assert part in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_usage_lists_every_option():

@@ -3,10 +3,12 @@
 import json
 import pathlib
 import random
+import shutil
 import subprocess
 
 import pytest
 
+from specjax import writing
 from specjax.data import corpus
 from specjax.data import sources
 from specjax.data import tasks
@@ -318,11 +320,119 @@ def test_build_writes_every_file_once(tmp_path, monkeypatch):
   assert path.stat().st_mtime_ns == stamp
 
 
+@pytest.fixture
+def archive(tmp_path, monkeypatch) -> pathlib.Path:
+  """A folder where all but the splits is there."""
+  write_archive(tmp_path / "apt")
+  monkeypatch.setattr(corpus, "_run", stub_run)
+  return tmp_path
+
+
+def refusal(call, *arguments) -> str:
+  with pytest.raises(UserError, match="^corpus: ") as caught:
+    call(*arguments)
+  assert "\n" not in str(caught.value)
+  return str(caught.value)
+
+
+def test_archive_without_its_release_file(archive):
+  """Told before a single split is written."""
+  lists = archive / "apt" / "lists"
+  [release] = lists.glob("*InRelease")
+  other = release.with_name(release.name.replace("InRelease", "Release"))
+  release.rename(other)
+  corpus.build(archive)
+  assert "Version: 12.1; Date: today" in (archive / "README.md").read_text()
+  for path in [other, *archive.glob("*.jsonl"), archive / "README.md"]:
+    path.unlink()
+  assert "no InRelease file; delete that folder" in refusal(
+      corpus.build, archive
+  )
+  assert not list(archive.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("ending", corpus._INDICES)
+def test_damaged_index(archive, ending):
+  [path] = (archive / "apt" / "lists").glob(f"*{ending}*")
+  path.write_bytes(b"\xff\xfe")
+  assert f"{path} is damaged; delete it" in refusal(corpus.build, archive)
+
+
+@pytest.mark.parametrize("text", ("", "\n\n", "no stanza", " : x", "Package:"))
+def test_indices_without_rows(archive, text):
+  for path in (archive / "apt" / "lists").glob("*main*"):
+    path.write_text(text)
+  line = refusal(corpus.build, archive)
+  assert "give no rows of summ; delete that folder" in line
+  assert not list(archive.glob("*.jsonl"))
+
+
+def test_stanzas_that_lack_a_field():
+  text = "\n\n".join((
+      "Package:\nSource: a",
+      "Package: b\nSource:",
+      "Package: c\nSource:\td (1)",
+      "Source: e",
+      "Description-md5: 1\nDescription-en: a word",
+      "Package: f\nDescription-md5: 2",
+      "Package: g\nDescription-md5:\nDescription-en:",
+  ))
+  assert sources.source_packages(text) == {
+      "b": "b", "c": "d", "f": "f", "g": "g"
+  }
+  assert not list(sources.debian_pairs(text, text, {}))
+  assert not list(sources.debian_summaries(text, {}))
+
+
+def test_folder_that_cannot_be(archive):
+  (archive / "file").touch()
+  for path in (archive / "file", archive / "file" / "out"):
+    line = refusal(corpus.build, path)
+    assert str(path) in line and line.endswith((": Not a directory", "exists"))
+
+
+def test_folder_that_may_not_be_written(archive, monkeypatch):
+  def refused(*_, **__):
+    raise PermissionError(13, "Permission denied", "out/x")
+
+  monkeypatch.setattr(pathlib.Path, "write_bytes", refused)
+  want = "corpus: out/x: Permission denied"
+  assert refusal(corpus.build, archive) == want
+  row = json.dumps({"id": "a", "source": "b", "reference": "c"})
+  corpus.split_file(archive, "ende", "test").write_text(row)
+  line = refusal(corpus.write_heldout, archive, archive / "heldout")
+  assert line == want
+
+
+def test_package_that_did_not_come(archive, monkeypatch):
+  shutil.rmtree(archive / "apt" / corpus.HELP_PACKAGES[0])
+  monkeypatch.setattr(corpus, "_run", lambda *_, **__: b"")
+  line = refusal(corpus.build, archive)
+  assert f"no {corpus.HELP_PACKAGES[0]} came to" in line
+
+
+def test_the_command(archive, monkeypatch, capsys):
+  """It prints the README, and goes without one."""
+  argv = ["corpus", "--out", str(archive)]
+  monkeypatch.setattr("sys.argv", argv)
+  corpus.main()
+  assert capsys.readouterr().out.startswith("# Texts for")
+  (archive / "README.md").unlink()
+  corpus.main()
+  assert capsys.readouterr().out == f"{archive}\n"
+  monkeypatch.setattr("sys.argv", [*argv[:-1], str(archive / "README.txt")])
+  (archive / "README.txt").touch()
+  with pytest.raises(SystemExit) as caught:
+    corpus.main()
+  assert caught.value.code == 1
+  assert capsys.readouterr().err.startswith("corpus: ")
+
+
 def test_shipped_rows_are_the_test_split(tmp_path):
   row = {"id": "a", "source": "ö", "reference": "b", "group": "d"}
   for task in corpus.TASKS:
     path = corpus.split_file(tmp_path, task, "test")
-    corpus.write(path, json.dumps(row) + "\n")
+    writing.write(path, json.dumps(row) + "\n")
   corpus.write_heldout(tmp_path, tmp_path / "heldout")
   text = (tmp_path / "heldout/summ.jsonl").read_text("utf-8")
   assert text == '{"id": "a", "source": "ö", "reference": "b"}\n'
@@ -334,4 +444,7 @@ def test_missing_apt_and_its_failures_are_one_line(monkeypatch):
   failed = subprocess.CompletedProcess([], 100, b"", b"W: x\nE: no network\n")
   monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
   with pytest.raises(UserError, match=r"failed \(E: no network\)"):
+    corpus._run(["sh"])
+  failed = subprocess.CompletedProcess([], 100, b"", b"E: gr\xf6\xdfe\n")
+  with pytest.raises(UserError, match=r"failed \(E: gr..e\)"):
     corpus._run(["sh"])

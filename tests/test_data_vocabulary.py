@@ -5,6 +5,7 @@ import random
 
 import sentencepiece as spm
 
+from specjax import writing
 from specjax.data import corpus
 from specjax.data import vocabulary
 
@@ -17,7 +18,7 @@ def test_vocabulary_follows_t5_and_is_the_same_twice(tmp_path):
   for task in corpus.TASKS:
     path = corpus.split_file(tmp_path, task, "train")
     rows = ({"source": text(), "reference": text()} for _ in range(200))
-    corpus.write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    writing.write(path, "".join(json.dumps(row) + "\n" for row in rows))
   path = vocabulary.build(tmp_path, size=300)
   model = spm.SentencePieceProcessor(model_file=str(path))
   assert model.get_piece_size() == 300

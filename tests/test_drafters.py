@@ -148,6 +148,30 @@ def test_wider_vocabulary():
     np.testing.assert_allclose(q_BV[i * ROWS], want, atol=1e-5)
 
 
+def test_every_id_is_forbidden():
+  """q is 0 where nothing could be drawn, and such nodes do not count."""
+  narrow = mocks.TableModel(1)
+  settings = Settings(temperature=1.0, eos=(0,), min_new_tokens=1)
+  proposal = drafted(
+      ModelDrafter(narrow, GAMMA), mocks.random_table(narrow, 1), settings
+  )
+  np.testing.assert_array_equal(proposal.count_B, 0)
+  dense_BNV = np.asarray(proposal.law.dense())
+  assert not np.any(dense_BNV[:, 0])
+  np.testing.assert_array_equal(dense_BNV[:, 1, 0], 1)
+  assert np.all((proposal.tokens_BN >= 0) & (proposal.tokens_BN < 3))
+
+
+def test_top_k_of_more_than_there_are():
+  """Also what no int32 holds; the same law as without it."""
+  settings = Settings(temperature=1.0, eos=())
+  proposals_of = lambda **options: drafted(
+      ModelDrafter(DRAFT, GAMMA, **options), TABLE, settings
+  )
+  want, got = proposals_of(), proposals_of(top_k=10**12)
+  np.testing.assert_array_equal(got.tokens_BN, want.tokens_BN)
+
+
 def test_rows_that_ended_leave_no_trace():
   batch = make_batch(Settings(eos=()), 3)
   ended_B = np.arange(len(batch.prompt_B)) % 3 == 0
@@ -165,6 +189,14 @@ def test_rows_that_ended_leave_no_trace():
         ("gamma", dict(gamma=0)),
         ("gamma", dict(gamma=-1)),
         ("gamma", dict(gamma=2.5)),
+        ("gamma", dict(gamma=True)),
+        ("gamma", dict(gamma=None)),
+        ("gamma", dict(gamma="3")),
+        ("gamma", dict(gamma=10**10)),
+        ("argmax", dict(gamma=2, argmax="no")),
+        ("temperature", dict(gamma=2, temperature=float("nan"))),
+        ("top_k", dict(gamma=2, top_k=True)),
+        ("top_p", dict(gamma=2, top_p=float("inf"))),
         ("temperature", dict(gamma=2, temperature=-1.0)),
         ("top_k", dict(gamma=2, top_k=-1)),
         ("top_p", dict(gamma=2, top_p=1.5)),

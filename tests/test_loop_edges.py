@@ -239,4 +239,4 @@ def test_last_slots_of_the_cache():
       known = length - 2
       want = np.arange(1, known + 1)
       for part in (cache.key[0], cache.value[0]):
-        np.testing.assert_array_equal(part[row, :known, 0, 0], want)
+        np.testing.assert_array_equal(part[row, 0, :known, 0], want)

@@ -55,12 +55,22 @@ def draft(vocabulary=3, gamma=3, seed=1, **options):
   )
 
 
-def worst(loop, table, settings, *, rows, seed=0, change=lambda batch: batch):
+def worst(loop, table, settings, *, rows, **options):
   """The largest misfit of any of the settings' laws."""
+  state = decoded(loop, table, settings, rows=rows, **options)
+  return misfit_of(state, settings, rows)
+
+
+def decoded(loop, table, settings, *, rows, change=lambda batch: batch):
+  """The finished state of `rows` rows of each of the settings."""
   batch = mocks.copies(
-      mocks.requests(settings, LENGTH), rows, vocabulary=3, seed=seed
+      mocks.requests(settings, LENGTH), rows, vocabulary=3, seed=0
   )
-  state = mocks.decode(loop, TABLE, table, change(batch), LENGTH)
+  return mocks.decode(loop, TABLE, table, change(batch), LENGTH)
+
+
+def misfit_of(state, settings, rows):
+  """The largest misfit of any of the settings' laws."""
   texts = mocks.texts(state)
   misfits = []
   for i, row_settings in enumerate(settings):
@@ -85,6 +95,42 @@ def test_settings_side_by_side(drafter, table):
   """Also huggingface/transformers#32867, #47932 in the loop."""
   loop = Loop(TARGET, drafter, TokenRule())
   assert worst(loop, table, MIXED, rows=4000) < RIGHT
+
+
+# What a draft of one id may not say: ever, or at the beginning of a text.
+NOTHING_TO_SAY = {
+    "suppressed": [
+        Settings(temperature=1.0, eos=(), suppressed=(0,)),
+        Settings(temperature=0.7, top_k=2, eos=(), suppressed=(0,)),
+        Settings(temperature=1.3, top_p=0.8, eos=(2,), suppressed=(0,)),
+        Settings(temperature=0.0, eos=(), suppressed=(0,)),
+    ],
+    "too early": [
+        Settings(temperature=1.0, eos=(0,), min_new_tokens=3),
+        Settings(temperature=1.0, eos=(0,), min_new_tokens=5),
+        Settings(temperature=1.0, eos=(0,), min_new_tokens=2, forced_first=1),
+        Settings(temperature=0.0, eos=(0,), min_new_tokens=2),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "settings", NOTHING_TO_SAY.values(), ids=NOTHING_TO_SAY
+)
+@pytest.mark.parametrize("argmax", [False, True], ids=["chain", "argmax"])
+def test_a_draft_of_which_every_id_is_forbidden(settings, argmax):
+  """The target's law comes out; q and the overlap are 0, never NaN."""
+  drafter, table = draft(vocabulary=1, argmax=argmax)
+  rule = TokenRule(overlap=True, trace=True)
+  loop = Loop(TARGET, drafter, rule, log_probs=True, trace=True)
+  state = decoded(loop, table, settings, rows=2000)
+  assert misfit_of(state, settings, 2000) < RIGHT
+  for leaf in jax.tree.leaves((state.trace, state.tallies, state.log_probs)):
+    assert np.all(np.isfinite(leaf))
+  if settings[0].suppressed:
+    assert not np.any(state.tallies.overlap_BG)
+    assert not np.any(state.tallies.accepted_BG)
+    assert argmax or not np.any(state.trace.q_BRG)
 
 
 class _SameKeyEachRound(Loop):

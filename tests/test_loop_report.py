@@ -142,6 +142,13 @@ def test_trace_explains_each_decision():
     )
 
 
+def test_a_trace_needs_the_rules():
+  with pytest.raises(ValueError, match="^trace: "):
+    Loop(MODEL, none.NoDrafter(), TokenRule(), trace=True)
+  with pytest.raises(ValueError, match="^trace: "):
+    dataclasses.replace(make_loop(), rule=TokenRule())
+
+
 def test_coins_differ():
   """Rows, rounds and nodes have coins of their own."""
   coins = [

@@ -168,18 +168,91 @@ def test_source_must_fit_the_width():
     requests_lib.make_batch(long, vocabulary=8, seed=0, source_width=8)
 
 
+GOOD = dict(
+    id=0, source=None, prompt=(0,), settings=Settings(), max_new_tokens=1
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(max_new_tokens=0),
+        dict(max_new_tokens=2**31),
+        dict(max_new_tokens=1.0),
+        dict(max_new_tokens=True),
+        dict(max_new_tokens=None),
+        dict(prompt=()),
+        dict(prompt=None),
+        dict(prompt="0"),
+        dict(prompt=0),
+        dict(prompt=(-1,)),
+        dict(prompt=(2**31,)),
+        dict(prompt=(0.0,)),
+        dict(prompt=np.zeros((2, 2), int)),
+        dict(source=()),
+        dict(source=[]),
+        dict(source="text"),
+        dict(source=(3, None)),
+        dict(source=(-3,)),
+        dict(id=-1),
+        dict(id=2**32),
+        dict(id=None),
+        dict(id="a"),
+        dict(settings=None),
+        dict(settings={}),
+    ],
+    ids=repr,
+)
+def test_requests_without_work_are_refused(change):
+  (field,) = change
+  requests_lib.Request(**GOOD)
+  with pytest.raises(errors.UserError, match=f"^{field}: ") as caught:
+    requests_lib.Request(**{**GOOD, **change})
+  assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "field, change",
     [
-        ("max_new_tokens", dict(max_new_tokens=0)),
-        ("prompt", dict(prompt=())),
-        ("source", dict(source=())),
+        ("requests", dict(requests=[])),
+        ("rows", dict(rows=1)),
+        ("rows", dict(rows=0)),
+        ("rows", dict(rows=-1)),
+        ("rows", dict(rows=2.0)),
+        ("seed", dict(seed=-1)),
+        # Jax would take these two for 0 and for 1.
+        ("seed", dict(seed=2**32)),
+        ("seed", dict(seed=True)),
+        ("seed", dict(seed=None)),
+        ("seed", dict(seed=10**20)),
+        ("source", dict(source_width=0)),
+        ("source", dict(source_width=1)),
+        ("source", dict(vocabulary=4)),
+        ("prompt", dict(vocabulary=1)),
+        ("eos", dict(vocabulary=5)),
     ],
 )
-def test_requests_without_work_are_refused(field, change):
+def test_batches_that_cannot_be_are_refused(field, change):
+  settings = Settings(eos=(5,))
   good = dict(
-      id=0, source=None, prompt=(0,), settings=Settings(), max_new_tokens=1
+      requests=mocks.requests(
+          settings, 4, prompts=[(0,), (1,)], sources=[(3, 4), (2,)]
+      ),
+      vocabulary=8,
+      seed=0,
   )
-  requests_lib.Request(**good)
-  with pytest.raises(errors.UserError, match=field):
-    requests_lib.Request(**{**good, **change})
+  assert requests_lib.make_batch(**good).prompt_B.shape == (2,)
+  with pytest.raises(errors.UserError, match=f"^{field}: "):
+    requests_lib.make_batch(**{**good, **change})
+
+
+def test_bound_below_a_rows_own_budget():
+  """It would cut that row short."""
+  batch = requests_lib.make_batch(
+      mocks.requests(Settings(eos=()), [3, 5]), vocabulary=8, seed=0
+  )
+  for budget in (4, 0):
+    with pytest.raises(errors.UserError, match="^budget: give 5 or more"):
+      PLAIN.prefill(TABLE, (), batch, budget)
+  state = mocks.decode(PLAIN, TABLE, (), batch, 5)
+  assert [len(text) for text in mocks.texts(state)] == [3, 5]

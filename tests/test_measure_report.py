@@ -10,6 +10,7 @@ import pytest
 from specjax import errors
 from specjax import pipeline
 from specjax import sections
+from specjax import writing
 from specjax.data import tasks
 from specjax.measure import environment
 from specjax.measure import html as html_lib
@@ -238,12 +239,12 @@ def test_files_are_whole_or_not_there(tmp_path, monkeypatch):
   assert names == {"report.json", "report.md", "report.html", "details.json"}
   old = (folder / "report.json").read_text()
   monkeypatch.setattr(
-      pathlib.Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(
+      pathlib.Path, "write_bytes", lambda *_, **__: (_ for _ in ()).throw(
           OSError(28, "No space left on device")
       )
   )
   with pytest.raises(OSError):
-    output.write(folder / "report.json", "{}")
+    writing.write(folder / "report.json", "{}")
   assert (folder / "report.json").read_text() == old
   assert {path.name for path in folder.iterdir()} == names
 

@@ -369,7 +369,10 @@ def test_too_little_memory(family, capsys, tmp_path, monkeypatch):
 
 
 def test_nothing_can_be_had(tmp_path):
-  """Offline: what to fetch, where to put it, what runs without; one line."""
+  """Offline: what to fetch, where to put it, what runs without.
+
+  A line each for draft, target and texts.
+  """
   done = subprocess.run(
       [
           sys.executable, "-m", "specjax.run",
@@ -384,10 +387,11 @@ def test_nothing_can_be_had(tmp_path):
       text=True,
   )
   assert done.returncode == 1
-  [line] = done.stderr.strip().splitlines()
-  assert "google/flan-t5-xxl" in line
-  assert "configs/ende_t5small.py:mini" in line
-  assert "DIR" in line
+  draft, target, texts = done.stderr.splitlines()
+  assert draft.startswith("specjax.run: draft.checkpoint: google/flan-t5-small")
+  assert "hf download google/flan-t5-xxl --local-dir DIR" in target
+  assert "wmt/wmt14" in texts and "--config.data.path=DIR" in texts
+  assert "configs/ende_t5small.py:mini runs the shipped family" in texts
 
 
 def test_help(capsys):

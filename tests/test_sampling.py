@@ -99,7 +99,7 @@ def test_bfloat16_logits_are_widened_once():
 
 
 def test_probabilities_of_single_tokens():
-  """prob, log_prob, log_normaliser and row say what dense says."""
+  """prob, log_prob, log_mass and row say what dense says."""
   logits = _normal(5, 2.0)
   law = enumeration.laws(logits, FILTERS)
   dense = np.asarray(enumeration.dense(law))
@@ -115,7 +115,7 @@ def test_probabilities_of_single_tokens():
   total = np.log(np.exp(np.float64(kept)).sum(axis=-1))
   sampled = ~law.greedy
   np.testing.assert_allclose(
-      law.log_normaliser[sampled], total[sampled], rtol=1e-5
+      (law.peak + law.log_mass)[sampled], total[sampled], rtol=1e-5
   )
   place_B = np.arange(len(FILTERS)) % 8
   row = jax.jit(lambda law, place_B: law.row(place_B))(law, place_B)
@@ -154,6 +154,25 @@ def test_bounds_of_top_k_and_top_p():
       [[0.5, 0.3, 0.15, 0.05]] * 2 + [[1, 0, 0, 0], [0.625, 0.375, 0, 0]],
       atol=1e-6,
   )
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.nan])
+def test_no_token_is_possible(value):
+  """Probability 0 throughout, not NaN, whatever is asked of the law."""
+  logits = _normal(8, 2.0)
+  logits[:, 2] = value
+  law = enumeration.laws(logits, FILTERS)
+  dense = np.asarray(enumeration.dense(law))
+  np.testing.assert_array_equal(law.possible[:, 2], False)
+  assert np.all(law.possible[:, 3]) and not np.any(dense[:, 2])
+  np.testing.assert_allclose(dense[:, 3].sum(axis=-1), 1, rtol=1e-5)
+  tokens = np.broadcast_to(np.arange(8, dtype=np.int32), (len(FILTERS), 8))
+  assert not np.any(law.prob(tokens)[:, 2])
+  key_B = jax.random.split(jax.random.key(0), len(FILTERS))
+  row = law.row(np.full(len(FILTERS), 2))
+  drawn_B = enumeration.quick(lambda law, key_B: law.draw(key_B))(row, key_B)
+  np.testing.assert_array_equal(drawn_B, row.best)
+  assert np.all((row.best >= 0) & (row.best < 37))
 
 
 # Draws.

@@ -1,5 +1,7 @@
 """Settings: what is refused, and the processors that are part of the law."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -91,19 +93,43 @@ def test_processors_come_before_temperature():
         dict(top_p=1.5),
         dict(top_p=float("nan")),
         dict(top_p=None),
+        dict(top_p=float("inf")),
+        dict(temperature=None),
+        dict(top_k=None),
+        dict(top_k=np.zeros((30, 30))),
         dict(min_new_tokens=-1),
+        dict(min_new_tokens=None),
+        dict(min_new_tokens=2**31),
         dict(forced_first=-2),
         dict(forced_first=1.0),
+        dict(forced_first=2**31),
+        dict(forced_first=True),
         dict(eos=1),
+        dict(eos=None),
+        dict(eos="1"),
         dict(eos=(-1,)),
+        dict(eos=(2**31,)),
+        dict(eos=(None,)),
+        dict(eos=tuple("a" * 1000)),
+        dict(suppressed=None),
         dict(suppressed=("a",)),
     ],
-    ids=repr,
+    ids=lambda arguments: repr(arguments)[:40],
 )
 def test_wrong_settings_are_refused(arguments):
   (field,) = arguments
-  with pytest.raises(errors.UserError, match=f"^{field}: "):
+  with pytest.raises(errors.UserError, match=f"^{field}: ") as caught:
     Settings(**arguments)
+  assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+def test_ids_given_twice_count_once():
+  twice = Settings(temperature=1.0, eos=(5, 5), suppressed=(3, 3))
+  twice = dataclasses.replace(twice, min_new_tokens=1)
+  once = dataclasses.replace(twice, eos=(5,), suppressed=(3,))
+  np.testing.assert_array_equal(
+      _processed([twice], [[0, 1]]), _processed([once], [[0, 1]])
+  )
 
 
 def test_contradictions_are_refused():

@@ -5,6 +5,9 @@ import pytest
 from specjax import train
 
 
+_SMALL = "--config=configs/train_mini.py:small"
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -12,8 +15,16 @@ from specjax import train
         (["--config=none.py"], "none.py is no file"),
         (["--config=configs/train_mini.py:huge"], "no model 'huge'"),
         (["--config=configs/train_mini.py", "--config.stepz=3"], "stepz"),
-        (["--config=configs/train_mini.py", "--config.steps=a"], "steps=a"),
+        (["--config=configs/train_mini.py", "--config.warmup=a"], "warmup=a"),
         (["--config=configs/train_mini.py", "extra"], "extra"),
+        ([_SMALL, "--config.source_lengths=(8,'x')"], "source_lengths"),
+        ([_SMALL, "--config.target_lengths=(8,8)"], "target_lengths"),
+        ([_SMALL, "--config.matrix_rate=0.0"], "matrix_rate"),
+        ([_SMALL, "--config.decay=1.5"], "decay"),
+        ([_SMALL, "--config.checkpoint_every=0"], "checkpoint_every"),
+        ([_SMALL, "--config.seed=-1"], "seed"),
+        ([_SMALL, "--config.divergence=kl"], "divergence"),
+        ([_SMALL, "--config.models.small.steps=0"], "models.small.steps"),
     ],
 )
 def test_bad_arguments_are_one_line(arguments, words, capsys):

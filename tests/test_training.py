@@ -1,6 +1,6 @@
 """Batches, optimiser and the training loop, on a network of a few weights."""
 
-import json
+import dataclasses
 import pathlib
 
 import jax
@@ -8,9 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import errors
 from specjax.data import batches
 from specjax.models import t5
+from specjax.training import curves
+from specjax.training import log as log_lib
 from specjax.training import loop
+from specjax.training import objective
 from specjax.training import optimizer
 
 _MODEL = t5.T5Config(
@@ -36,14 +40,14 @@ def _rows(count, seed=0):
   return sources, [source[:4] + [1] for source in sources]
 
 
-def _config(out, steps):
+def _config(out, steps, seed=0, **options):
   return loop.TrainConfig(
       name="tiny",
-      model=_MODEL,
+      objective=objective.Objective(_MODEL, **options),
       optimizer=optimizer.OptimizerConfig(warmup=2, steps=steps),
       batch=batches.BatchConfig((8, 16), (8,), cost=60),
       micro_batches=2,
-      seed=0,
+      seed=seed,
       out=pathlib.Path(out),
       evaluate_every=4,
       checkpoint_every=3,
@@ -84,21 +88,23 @@ def test_loss_ignores_padding():
   params = jax.jit(module.init)(
       jax.random.key(0), source, jnp.ones((1, 3), bool), source
   )
-  total, count = jax.jit(loop.loss_sum, static_argnums=0)(
-      module,
+  sums = jax.jit(objective.Objective(_MODEL).sums)(
       params,
-      jnp.array([[3, 4, 1, 9, 9], [7, 7, 7, 7, 7]]),
-      jnp.array([3, 0]),
-      jnp.array([[5, 6, 1, 9], [7, 7, 7, 7]]),
-      jnp.array([3, 0]),
+      (),
+      (
+          jnp.array([[3, 4, 1, 9, 9], [7, 7, 7, 7, 7]]),
+          jnp.array([3, 0]),
+          jnp.array([[5, 6, 1, 9], [7, 7, 7, 7]]),
+          jnp.array([3, 0]),
+      ),
   )
   logits_BTV = jax.jit(module.apply)(
       params, source, jnp.ones((1, 3), bool), jnp.array([[0, 5, 6]])
   )
   log_p = jax.nn.log_softmax(logits_BTV)[0]
   want = -(log_p[0, 5] + log_p[1, 6] + log_p[2, 1])
-  assert count == 3
-  np.testing.assert_allclose(total, want, rtol=1e-5)
+  assert sums["tokens"] == 3
+  np.testing.assert_allclose(sums["loss"], want, rtol=1e-5)
 
 
 def test_optimizer_gives_layer_matrices_to_muon_and_the_rest_to_adamw():
@@ -152,13 +158,54 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(tmp_path):
       loop.run(config, rows, held)
   resumed = loop.run(config, rows, held)
   jax.tree.map(np.testing.assert_array_equal, whole, resumed)
-  log = (tmp_path / "cut" / "tiny" / "log.jsonl").read_text().splitlines()
-  entries = [json.loads(line) for line in log]
-  steps = [entry["step"] for entry in entries]
-  assert steps == [1, 2, 3, 4, 5, 4, 5, 6, 7, 8]
-  # Steps that were taken twice gave the same losses both times.
-  assert entries[3]["loss"] == entries[5]["loss"]
-  assert entries[-1]["held_out_copy"] < entries[3]["held_out_copy"]
+  logs = [
+      log_lib.read(tmp_path / run / "tiny" / "log.jsonl")
+      for run in ("whole", "cut")
+  ]
+  for a, b in zip(*logs, strict=True):
+    del a["tokens_per_second"], b["tokens_per_second"]
+    assert a == b
+  assert [entry["step"] for entry in logs[0]] == list(range(1, 9))
+  losses = [e["held_out_copy_loss"] for e in logs[0] if "held_out_copy_loss" in e]
+  assert len(losses) == 2 and losses[1] < losses[0]
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
+  path = tmp_path / "log.jsonl"
+  path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+  log = log_lib.Log(path, 2)
+  log.write({"step": 3, "loss": 0.5})
+  assert log_lib.read(path)[1:] == [{"step": 2}, {"step": 3, "loss": 0.5}]
+
+
+def test_another_recipe_is_refused_and_a_longer_run_is_not(tmp_path):
+  rows = _rows(40)
+  loop.run(_config(tmp_path, 3), rows, {})
+  with pytest.raises(errors.UserError, match="seed 0, not 7"):
+    loop.run(_config(tmp_path, 3, seed=7), rows, {})
+  loop.run(_config(tmp_path, 5), rows, {})
+  steps = [e["step"] for e in log_lib.read(tmp_path / "tiny" / "log.jsonl")]
+  assert steps == [1, 2, 3, 4, 5]
+
+
+def test_rates_rise_stay_and_fall():
+  config = optimizer.OptimizerConfig(warmup=4, steps=20, decay=0.25)
+  rate = optimizer.schedule(config, 2.0)
+  got = [float(rate(i)) for i in (0, 2, 4, 14, 15, 17, 20)]
+  np.testing.assert_allclose(got, [0, 1, 2, 2, 2, 1.2, 0], atol=1e-6)
+  always = optimizer.schedule(
+      optimizer.OptimizerConfig(warmup=4, steps=20, decay=1.0), 2.0
+  )
+  np.testing.assert_allclose(always(12), 1.0)
+
+
+def test_curves_are_a_picture(tmp_path):
+  log = log_lib.Log(tmp_path / "log.jsonl", 0)
+  for i in range(3):
+    log.write({"step": i, "loss": 3.0 - i})
+  log.write({"step": 4, "loss": 1, "held_out_a_loss": 1, "held_out_a_overlap": 1})
+  curves.draw(tmp_path / "log.jsonl", tmp_path / "curves.png")
+  assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_queries_learn_slower_by_the_root_of_the_head_width():
@@ -174,3 +221,69 @@ def test_queries_learn_slower_by_the_root_of_the_head_width():
   updates, _ = update(params, state, params)
   layer = updates["decoder_layers_0"]
   np.testing.assert_allclose(layer["q"] * 4, layer["k"], rtol=1e-6)
+
+
+def _laws(seed, shape=(2, 3, 5)):
+  logits = 2 * jax.random.normal(jax.random.key(seed), shape)
+  return logits, np.asarray(jax.nn.softmax(logits), np.float64)
+
+
+@pytest.mark.parametrize(
+    "kind, want",
+    [
+        ("forward_kl", lambda p, q: (p * np.log(p / q)).sum(-1)),
+        ("reverse_kl", lambda p, q: (q * np.log(q / p)).sum(-1)),
+        ("total_variation", lambda p, q: 1 - np.minimum(p, q).sum(-1)),
+    ],
+)
+def test_divergences(kind, want):
+  """Of p, the teacher's law, and q; 0 where they are one."""
+  (teacher, p), (student, q) = _laws(0), _laws(1)
+  got = objective.divergence(kind, teacher, student)
+  np.testing.assert_allclose(got, want(p, q), rtol=1e-5)
+  np.testing.assert_allclose(
+      objective.divergence(kind, teacher, teacher), 0, atol=1e-6
+  )
+
+
+@pytest.mark.parametrize("kind", objective.DIVERGENCES)
+def test_a_distilled_student_comes_close_to_its_teacher(kind, tmp_path):
+  """On texts of random tokens, which say nothing of the teacher's law."""
+  rows, held = _rows(60), {"copy": _rows(8, seed=1)}
+  teacher = loop.run(_config(tmp_path / "teacher", 8), rows, held)
+  config = _config(
+      tmp_path / kind, 40, seed=5, teacher=_MODEL, divergence=kind
+  )
+  loop.run(config, rows, held, teacher)
+  log = log_lib.read(config.folder / "log.jsonl")
+  first, last = log[3], log[-1]
+  assert last["held_out_copy_overlap"] > first["held_out_copy_overlap"] + 0.05
+  assert last["held_out_copy_loss"] < first["held_out_copy_loss"]
+  assert 0 <= last["held_out_copy_agreement"] <= 1
+
+
+def test_a_teacher_is_its_own_best_student(tmp_path):
+  rows = _rows(20)
+  config = _config(tmp_path, 2, teacher=_MODEL, weight=0.5)
+  params = loop.initial(config)[0]
+  batch, _ = batches.batches(*rows, config.batch, seed=0)
+  means = loop.held_out(config, params, params, [batch[0], batch[1]])
+  np.testing.assert_allclose(means["overlap"], 1, rtol=1e-5)
+  np.testing.assert_allclose(means["agreement"], 1)
+  np.testing.assert_allclose(
+      means["loss"], means["cross_entropy"] / 2, rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize(
+    "options, word",
+    [
+        (dict(divergence="kl"), "divergence"),
+        (dict(weight=0.0), "weight"),
+        (dict(weight=1.5), "weight"),
+        (dict(teacher=dataclasses.replace(_MODEL, vocab_size=21)), "teacher"),
+    ],
+)
+def test_bad_objectives_are_refused(options, word):
+  with pytest.raises(ValueError, match=word):
+    objective.Objective(_MODEL, **options)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import errors
 from specjax import sampling
 from specjax.verify import proposal as proposals
 from specjax.verify import token
@@ -196,13 +197,39 @@ def test_dense_laws_are_built_for_overlap_alone(overlap):
         dict(lenience=-0.5),
         dict(lenience=1.01),
         dict(lenience=float("nan")),
+        dict(lenience="1"),
+        dict(lenience=None),
+        dict(lenience=True),
         dict(residual="other"),
+        dict(residual=None),
+        dict(residual=["exact"]),
+        dict(overlap=None),
+        dict(trace="no"),
     ],
+    ids=repr,
 )
 def test_wrong_values_are_refused(arguments):
   (field,) = arguments
-  with pytest.raises(ValueError, match=f"^{field}: "):
+  with pytest.raises(errors.UserError, match=f"^{field}: give "):
     TokenRule(**arguments)
+
+
+@pytest.mark.parametrize("settings", [rounds.PLAIN, rounds.GREEDY])
+def test_draft_law_without_any_token(settings):
+  """q is 0, the overlap 0, and what comes next is drawn from p alone."""
+  p = [0.0, 0.6, 0.4]
+  target, proposal = rounds.round_of(p, [1.0, 0.0, 0.0], 0, settings, rows=2)
+  nothing = enumeration.laws(np.full((2, 1, 3), -np.inf, np.float32), settings)
+  proposal = proposal.replace(law=nothing)
+  key_B = jax.random.split(rounds.key(), 2)
+  verdict = enumeration.verify(rounds.RULE, target, proposal, key_B)
+  for zero in (verdict.accepted_B, verdict.overlap_BG, verdict.trace.q_BG):
+    np.testing.assert_array_equal(zero, np.zeros_like(zero))
+  assert np.all(verdict.evaluated_BG) and not np.any(verdict.trace.p_BG)
+  want = p if settings is rounds.PLAIN else [0, 1, 0]
+  np.testing.assert_allclose(
+      rounds.corrected(target, proposal), want, rtol=1e-6
+  )
 
 
 def _none_with_nodes(target, proposal):

@@ -8,8 +8,8 @@ loader, which runs no code from the file.
 
 import argparse
 import pathlib
-import pickle
 import sys
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +24,7 @@ from specjax.models import t5
 
 WEIGHTS = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
+DTYPES = ("float32", "bfloat16")
 
 
 def convert(source, destination, *, dtype: str | None = None) -> None:
@@ -37,6 +38,8 @@ def convert(source, destination, *, dtype: str | None = None) -> None:
   Raises:
     UserError: torch is missing, or a field, file or tensor is wrong.
   """
+  if dtype not in (None, *DTYPES):
+    raise UserError(f"dtype: give one of {', '.join(DTYPES)}, got {dtype!r}")
   source = pathlib.Path(source)
   config = config_lib.read(source / config_lib.FILE)
   tensors, stored = _read(source)
@@ -70,17 +73,15 @@ def _read(source: pathlib.Path) -> tuple[dict[str, hf.Tensor], str]:
     raise UserError(f"{source} holds neither {WEIGHTS} nor {INDEX}")
   stored = {}
   for path in paths:
-    try:
-      stored |= torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-      reason = str(error).splitlines()[0]
-      raise UserError(
-          f"{path} is not a file of weights alone ({reason}): fetch it again"
-          " from a place you trust"
-      ) from None
+    stored |= _load(torch, path)
+  floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
   tensors = {}
   for name, value in stored.items():
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    if (
+        not isinstance(value, torch.Tensor)
+        or value.dtype not in floats
+        or value.layout is not torch.strided
+    ):
       raise UserError(f"{source}: {name} is not a tensor of floats")
     tensors[name] = hf.Tensor(tuple(value.shape), _reader(torch, value))
   half = stored.get(names.SHARED)
@@ -88,7 +89,36 @@ def _read(source: pathlib.Path) -> tuple[dict[str, hf.Tensor], str]:
   return tensors, "bfloat16" if keep else "float32"
 
 
+def _load(torch, path: pathlib.Path) -> dict[str, Any]:
+  """What a file holds by name; runs no code from it."""
+  try:
+    stored = torch.load(path, map_location="cpu", weights_only=True)
+  except OSError as error:
+    reason = error.strerror or error
+    raise UserError(f"{path} cannot be read ({reason})") from None
+  # Of a file that is cut or damaged, the loader raises whatever it trips over.
+  except Exception as error:
+    lines = str(error).strip().splitlines()
+    reason = lines[0] if lines else type(error).__name__
+    raise UserError(
+        f"{path} is not a file of weights alone ({reason}): fetch it again"
+        " from a place you trust"
+    ) from None
+  if not isinstance(stored, dict):
+    raise UserError(
+        f"{path} holds a {type(stored).__name__}, not tensors by name: save"
+        " the model's state_dict there"
+    )
+  for name in stored:
+    if not isinstance(name, str):
+      raise UserError(f"{path}: {name!r} is not a tensor's name")
+  return stored
+
+
 def _reader(torch, value):
+  # A parameter asks for gradients, and then gives no array.
+  value = value.detach()
+
   def read() -> np.ndarray:
     if value.dtype == torch.bfloat16:
       # numpy has no such type of its own: the bits are handed over.
@@ -102,7 +132,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   parser.add_argument("source", metavar="DIR")
   parser.add_argument("destination", metavar="OUT")
-  parser.add_argument("--dtype", choices=("float32", "bfloat16"))
+  parser.add_argument("--dtype", choices=DTYPES)
   arguments = parser.parse_args()
   try:
     convert(arguments.source, arguments.destination, dtype=arguments.dtype)

@@ -9,6 +9,8 @@ import shutil
 from typing import Any, Iterator
 import uuid
 
+import safetensors
+
 from specjax.errors import UserError
 
 # What a model's directory is made of here; nothing else is ever replaced.
@@ -24,7 +26,10 @@ def read_json(path) -> dict[str, Any]:
     fields = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
   except (FileNotFoundError, NotADirectoryError):
     raise UserError(f"{path} does not exist") from None
-  except (UnicodeDecodeError, json.JSONDecodeError) as error:
+  except OSError as error:
+    raise UserError(f"{path} cannot be read ({error.strerror})") from None
+  # Numbers that are too long, and nesting that is too deep, come among these.
+  except (ValueError, RecursionError) as error:
     raise UserError(f"{path} is not JSON ({error}): fetch it again") from None
   if not isinstance(fields, dict):
     raise UserError(f"{path} must hold a JSON object")
@@ -39,7 +44,8 @@ def read_index(path, suffix: str) -> dict[pathlib.Path, set[str]]:
     suffix: what a shard's name ends in.
 
   Raises:
-    UserError: a shard is missing, or its name leads out of the directory.
+    UserError: a shard is missing or unreachable, or its name leads out of the
+      directory.
   """
   path = pathlib.Path(path)
   weight_map = read_json(path).get("weight_map")
@@ -56,7 +62,8 @@ def read_index(path, suffix: str) -> dict[pathlib.Path, set[str]]:
       )
     shards.setdefault(path.parent / file, set()).add(name)
   for shard in shards:
-    if not shard.is_file():
+    # A file in a directory that may not be searched counts as missing, too.
+    if not os.path.isfile(shard):
       raise UserError(f"{shard} is missing, though {path.name} names it")
   return shards
 
@@ -65,10 +72,28 @@ def read_index(path, suffix: str) -> dict[pathlib.Path, set[str]]:
 def fresh_directory(directory) -> Iterator[pathlib.Path]:
   """Gives an empty directory that takes the place of `directory` at the end.
 
+  Whatever goes wrong, what was there before stays.
+
   Raises:
-    UserError: `directory` holds something that is no part of a model.
+    UserError: `directory` holds something that is no part of a model, or
+      nothing can be written there.
   """
-  directory = pathlib.Path(directory).absolute()
+  # Of a link, what it points to is replaced.
+  directory = pathlib.Path(os.path.realpath(directory))
+  try:
+    with _replacing(directory) as part:
+      yield part
+  except (OSError, safetensors.SafetensorError) as error:
+    reason = str(error)
+    if isinstance(error, OSError) and error.filename:
+      reason = f"{error.filename}: {error.strerror}"
+    raise UserError(
+        f"{directory} cannot be written ({reason}); give another directory"
+    ) from None
+
+
+@contextlib.contextmanager
+def _replacing(directory: pathlib.Path) -> Iterator[pathlib.Path]:
   _check_replaceable(directory)
   directory.parent.mkdir(parents=True, exist_ok=True)
   unique = f".{directory.name}.{uuid.uuid4().hex}"
@@ -81,11 +106,16 @@ def fresh_directory(directory) -> Iterator[pathlib.Path]:
       os.rename(directory, old)
     os.rename(part, directory)
   finally:
+    if old.exists() and not directory.exists():
+      # Stopped between the two.
+      os.rename(old, directory)
     shutil.rmtree(part, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def _check_replaceable(directory: pathlib.Path) -> None:
+  if not directory.name:
+    raise UserError(f"{directory} cannot be replaced; give a new directory")
   if not directory.exists():
     return
   if not directory.is_dir():

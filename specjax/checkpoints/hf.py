@@ -96,8 +96,14 @@ def params_from_tensors(
   )
   flat = {}
   for name, (path, _) in table.items():
-    flat[path] = jnp.asarray(_cast(name, tensors[name].read(), dtype, where))
+    value = _cast(name, tensors[name].read(), dtype, where)
+    flat[path] = jnp.asarray(_turned(path, value))
   return {"params": traverse_util.unflatten_dict(flat)}
+
+
+def _turned(path, value):
+  """torch stores [out, in], layers.Linear [in, out]."""
+  return value.T if path[-1] == "kernel" else value
 
 
 def _drop_copies(config, tensors, where):
@@ -228,7 +234,7 @@ def save_t5(
   table = names.table(module.config)
   stored = {path: name for name, (path, _) in table.items()}
   leaves = {
-      stored.get(path, "/".join(path)): leaf
+      stored.get(path, "/".join(path)): _turned(path, leaf)
       for path, leaf in traverse_util.flatten_dict(params["params"]).items()
   }
   _check_shapes(
@@ -303,7 +309,7 @@ def save_random_t5(
       # T5 starts the query smaller: its scores are never scaled.
       width = shape[1] * (config.d_kv if path[-2] == "q" else 1)
       weights *= width**-0.5
-    flat[path] = weights
+    flat[path] = _turned(path, weights)
   params = {"params": traverse_util.unflatten_dict(flat)}
   save_t5(
       directory,

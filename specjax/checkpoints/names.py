@@ -15,7 +15,7 @@ Table = dict[str, tuple[tuple[str, ...], tuple[int, ...]]]
 
 
 def table(config: t5.T5Config) -> Table:
-  """Stored name -> (path in the parameters, shape), for every tensor."""
+  """Stored name -> (path in the parameters, stored shape), every tensor."""
   embedding = (config.vocab_size, config.d_model)
   entries = {SHARED: (("shared",), embedding)}
   if not config.tied:

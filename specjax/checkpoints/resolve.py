@@ -4,21 +4,23 @@ In this order: a local folder, a model that ships with the package, the Hugging
 Face cache, a download by huggingface_hub.
 """
 
+import fnmatch
 from importlib import resources
+import json
+import os
 import pathlib
 import re
+from typing import Callable
 
-from specjax.checkpoints import files
+from specjax import hub
 from specjax.checkpoints import hf
 from specjax.checkpoints import tokenizer
 from specjax.errors import UserError
 
-_WANTED = (
-    "config.json",
-    "model*.safetensors",
-    hf.INDEX,
-    *tokenizer.FILES,
-)
+_CONFIG = "config.json"
+_PICKLES = "pytorch_model*.bin"
+_WANTED = (_CONFIG, "model*.safetensors", hf.INDEX, *tokenizer.FILES)
+_SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -33,82 +35,123 @@ def resolve(name: str, *, hint: str) -> pathlib.Path:
   Raises:
     UserError: one line that says what to fetch and where to put it.
   """
-  folder = pathlib.Path(name).expanduser()
-  if name and folder.is_dir():
+  folder = find(name, hint=hint)
+  if folder is not None:
     return folder
-  if not _HUB_NAME.fullmatch(name):
-    raise UserError(f"{name!r} is no folder and no name of a model; {hint}")
-  shipped = pathlib.Path(str(resources.files("specjax"))) / "assets" / name
-  if shipped.is_dir():
-    return shipped
-  return _from_hub(name, hint)
-
-
-def _from_hub(name: str, hint: str) -> pathlib.Path:
   try:
-    import huggingface_hub as hub
-  except ImportError:
-    reason = "huggingface_hub is not installed: pip install 'specjax[hub]'"
-    raise UserError(_cannot(name, reason, hint)) from None
-  try:
-    folder = _cached(hub, name) or pathlib.Path(
-        hub.snapshot_download(name, allow_patterns=list(_WANTED))
-    )
-  # HTTPError is of the HTTP library that this huggingface_hub uses.
-  except (OSError, ValueError, hub.errors.HTTPError) as error:
-    raise UserError(_cannot(name, _reason(error), hint)) from None
+    folder = hub.Repository(name).fetch(_WANTED)
+  except hub.Unavailable as error:
+    raise UserError(_cannot(name, str(error), hint)) from None
   missing = _missing(folder)
-  if missing == hf.WEIGHTS:
-    raise UserError(
-        f"{name} has no safetensors: fetch it with `hf download {name}"
-        f" --local-dir DIR`, then python -m specjax.checkpoints.convert DIR OUT"
-        " and give OUT"
-    )
   if missing:
     raise UserError(_cannot(name, f"it has no {missing}", hint))
   return folder
 
 
-def _cached(hub, name: str) -> pathlib.Path | None:
-  """The cache's folder of a model, if it is complete.
+def find(name: str, *, hint: str) -> pathlib.Path | None:
+  """Finds the folder of a model without fetching it; arguments as `resolve`.
 
-  Judged by its files: a cache that another program filled need not hold all
-  that a snapshot of the repository would.
+  Returns:
+    The folder, or None where it is for `resolve` to fetch: the hub was asked,
+    and has the files.
+
+  Raises:
+    UserError: the model can't be had; one line.
   """
-  config = hub.try_to_load_from_cache(name, "config.json")
-  if not isinstance(config, str):
-    return None
-  folder = pathlib.Path(config).parent
-  return None if _missing(folder) else folder
-
-
-def _missing(folder: pathlib.Path) -> str | None:
-  """Name of a file that a complete model would have, None if all are there."""
-  if not (folder / "config.json").is_file():
-    return "config.json"
-  if not (folder / hf.WEIGHTS).is_file():
-    if not (folder / hf.INDEX).is_file():
-      return hf.WEIGHTS
-    weight_map = files.read_json(folder / hf.INDEX).get("weight_map", {})
-    for shard in weight_map.values():
-      if not (folder / str(shard)).is_file():
-        return str(shard)
-  if not any((folder / file).is_file() for file in tokenizer.FILES):
-    return tokenizer.FILES[0]
+  # os.path takes any name, however odd or long; pathlib does not.
+  folder = pathlib.Path(os.path.expanduser(name))
+  if name and os.path.isdir(folder):
+    return _complete(folder)
+  if not _HUB_NAME.fullmatch(name):
+    raise UserError(f"{name!r} is no folder and no name of a model{_end(hint)}")
+  shipped = pathlib.Path(str(resources.files("specjax"))) / "assets" / name
+  if os.path.isdir(shipped):
+    return _complete(shipped)
+  repository = hub.Repository(name)
+  try:
+    folder = repository.cached()
+    if folder is not None and not _missing(folder):
+      return folder
+    there = repository.files()
+  except hub.Unavailable as error:
+    raise UserError(_cannot(name, str(error), hint)) from None
+  missing = _lacking(there.__contains__)
+  if missing == hf.WEIGHTS and fnmatch.filter(there, _PICKLES):
+    raise UserError(
+        f"{name} has no safetensors: fetch it with `hf download {name}"
+        " --local-dir DIR`, then python -m specjax.checkpoints.convert DIR OUT"
+        " and give OUT"
+    )
+  if missing:
+    raise UserError(_cannot(name, f"it has no {missing}", hint))
   return None
 
 
-def _reason(error: BaseException) -> str:
-  """The first line of what lies at the bottom of `error`."""
-  while error.__cause__ is not None:
-    error = error.__cause__
-  lines = str(error).strip().splitlines()
-  return lines[0][:200] if lines else type(error).__name__
+def _complete(folder: pathlib.Path) -> pathlib.Path:
+  """`folder`, a person's own; UserError where a file is missing."""
+  missing = _missing(folder)
+  pickles = sorted(folder.glob(_PICKLES))
+  if missing == hf.WEIGHTS and pickles:
+    raise UserError(
+        f"{folder} holds only {pickles[0].name}, which is never unpickled here;"
+        f" convert it once, python -m specjax.checkpoints.convert {folder} OUT,"
+        " and give OUT"
+    )
+  if missing:
+    raise UserError(
+        f"{folder} has no {missing}: fetch it again, or give the folder of a"
+        " whole model"
+    )
+  return folder
 
 
-def _cannot(name: str, reason: str, hint: str) -> str:
-  return (
-      f"{name} is neither on this machine nor to be had ({reason}): fetch it"
-      f" elsewhere with `hf download {name} --local-dir DIR` and give the"
-      f" folder DIR in place of the name; {hint}"
+def _missing(folder: pathlib.Path) -> str | None:
+  """Name of a file that a complete model would have, None if all are there.
+
+  A cache is judged by its files too: another program that filled it need not
+  have taken all that a snapshot of the repository would hold.
+  """
+  has = lambda file: os.path.isfile(folder / file)
+  missing = _lacking(has)
+  if missing is None and not has(hf.WEIGHTS):
+    shards = _shards(folder / hf.INDEX)
+    missing = next((shard for shard in shards if not has(shard)), None)
+  return missing
+
+
+def _lacking(has: Callable[[str], bool]) -> str | None:
+  """As `_missing`, as far as names tell."""
+  if not has(_CONFIG):
+    return _CONFIG
+  if not has(hf.WEIGHTS) and not has(hf.INDEX):
+    return hf.WEIGHTS
+  if not any(map(has, tokenizer.FILES)):
+    return " or ".join(tokenizer.FILES)
+  return None
+
+
+def _shards(index: pathlib.Path) -> list[str]:
+  """The files that an index of shards names."""
+  try:
+    shards = set(json.loads(index.read_bytes())["weight_map"].values())
+    if shards and all(map(_SHARD.fullmatch, shards)):
+      return sorted(shards)
+  except (AttributeError, LookupError, OSError, RecursionError, TypeError,
+          ValueError):
+    pass
+  raise UserError(
+      f"{index} is not JSON whose weight_map names a file for each tensor:"
+      " delete it and fetch it again"
   )
+
+
+def _cannot(name: str, why: str, hint: str) -> str:
+  return (
+      f"{name} is neither on this machine nor to be had ({why}): fetch it"
+      f" elsewhere with `hf download {name} --local-dir DIR` and give the"
+      f" folder DIR in place of the name{_end(hint)}"
+  )
+
+
+def _end(hint: str) -> str:
+  return f"; {hint}" if hint else ""

@@ -10,6 +10,9 @@ import dataclasses
 import grain
 import numpy as np
 
+from specjax import errors
+from specjax import settings
+
 
 @dataclasses.dataclass(frozen=True)
 class BatchConfig:
@@ -19,11 +22,28 @@ class BatchConfig:
     source_lengths: L of the buckets, rising; longer sources are cut.
     target_lengths: T of the buckets, rising; longer targets are cut.
     cost: bound on rows * (T + L / 3), about the work of one batch.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
   """
 
   source_lengths: tuple[int, ...] = (32, 64, 128, 192)
   target_lengths: tuple[int, ...] = (16, 32, 64, 128)
   cost: int = 1200
+
+  def __post_init__(self):
+    for field in ("source_lengths", "target_lengths"):
+      lengths = getattr(self, field)
+      good = settings.are_ids(lengths) and bool(lengths) and min(lengths) > 0
+      errors.require(
+          good and list(lengths) == sorted(set(lengths)),
+          field,
+          "give rising lengths, 1 or more",
+          lengths,
+      )
+    errors.require(
+        settings.is_whole(self.cost, 1), "cost", "give 1 or more", self.cost
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ tasks. Needs Debian's apt and dpkg-deb; the same indices give the same bytes.
 
 import argparse
 import collections
+import contextlib
 import hashlib
 import json
 import os
@@ -29,6 +30,7 @@ import shutil
 import subprocess
 from typing import Iterable, Iterator
 
+from specjax import writing
 from specjax.data import sources
 from specjax.data import tasks
 from specjax.data.sources import Row, normalised
@@ -168,7 +170,8 @@ def _run(command: list, **options) -> bytes:
     )
   done = subprocess.run(command, capture_output=True, check=False, **options)
   if done.returncode:
-    last = (done.stderr.decode().strip().splitlines() or ["no message"])[-1]
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    last = lines[-1] if lines else "no message"
     raise UserError(f"corpus: {command[0]} failed ({last}); try again")
   return done.stdout
 
@@ -199,7 +202,27 @@ def _index(state: pathlib.Path, ending: str) -> str:
         " apt's sources"
     )
   helper = "/usr/lib/apt/apt-helper"
-  return _run([helper, "cat-file", str(found[0])]).decode()
+  try:
+    return _run([helper, "cat-file", str(found[0])]).decode()
+  except UnicodeDecodeError:
+    raise UserError(
+        f"corpus: {found[0]} is damaged; delete it and try again"
+    ) from None
+
+
+def _archive(state: pathlib.Path) -> str:
+  """Returns which archive the indices are of: its version and date."""
+  lists = state / "lists"
+  found = sorted(lists.glob("*bookworm_InRelease"))
+  # Of an archive that signs in a file of its own.
+  found += sorted(lists.glob("*bookworm_Release"))
+  if not found:
+    raise UserError(
+        f"corpus: {lists} has the indices of bookworm, but no InRelease file;"
+        " delete that folder and try again"
+    )
+  release = found[0].read_text("utf-8", errors="replace")
+  return "; ".join(re.findall(r"^(?:Version|Date): .*$", release, re.M))
 
 
 def fetch(state: pathlib.Path) -> None:
@@ -213,7 +236,10 @@ def fetch(state: pathlib.Path) -> None:
       continue
     wanted = f"{package}/bookworm"
     _run(["apt-get", *options, "-q", "download", wanted], cwd=state)
-    archive = sorted(state.glob(package + "_*.deb"))[-1]
+    archives = sorted(state.glob(package + "_*.deb"))
+    if not archives:
+      raise UserError(f"corpus: no {package} came to {state}; try again")
+    archive = archives[-1]
     part = state / (package + ".part")
     _run(["dpkg-deb", "-x", archive, part])
     os.replace(part, folder)
@@ -229,14 +255,6 @@ def _help_pages(state: pathlib.Path) -> Iterator[tuple[str, str, str]]:
     if (german / page).exists():
       texts = (each.read_text("utf-8") for each in (path, german / page))
       yield page.with_suffix("").as_posix(), *texts
-
-
-def write(path: pathlib.Path, text: str) -> None:
-  """Writes a text file whole or not at all."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  part = path.with_name(path.name + ".part")
-  part.write_text(text, "utf-8")
-  os.replace(part, path)
 
 
 def _json_lines(rows: Iterable[Row], fields: Iterable[str]) -> str:
@@ -288,6 +306,12 @@ def read_rows(state: pathlib.Path) -> dict[str, list[Row]]:
   ende = list(sources.debian_pairs(english, german, owners))
   ende += sources.help_pairs(_help_pages(state))
   summ = list(sources.debian_summaries(english, owners))
+  for task, rows in zip(TASKS, (ende, summ)):
+    if not rows:
+      raise UserError(
+          f"corpus: the indices in {state} give no rows of {task}; delete that"
+          " folder and try again"
+      )
   return {"ende": ende, "summ": summ}
 
 
@@ -295,39 +319,56 @@ def build(folder: pathlib.Path) -> None:
   """Writes {ende,summ}.{train,dev,test}.jsonl and README.md, if not there.
 
   Raises:
-    UserError: apt is missing or the archive can't be reached.
+    UserError: apt is missing, the archive can't be reached or gave what is no
+      archive, or nothing can be written to the folder.
   """
-  folder = pathlib.Path(folder).resolve()
-  files = [split_file(folder, t, s) for t in TASKS for s in SPLITS]
-  if all(path.exists() for path in files):
-    return
-  state = folder / "apt"
-  fetch(state)
-  splits = split_rows(read_rows(state))
+  with _plain_errors():
+    folder = pathlib.Path(os.path.realpath(folder))
+    files = [split_file(folder, t, s) for t in TASKS for s in SPLITS]
+    if not all(path.exists() for path in files):
+      state = folder / "apt"
+      fetch(state)
+      # All is read before anything is written.
+      archive = _archive(state)
+      _write_splits(folder, split_rows(read_rows(state)), archive)
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+  """Says in one line what the file system refused."""
+  try:
+    yield
+  except OSError as error:
+    where = f"{error.filename}: " if error.filename else ""
+    raise UserError(f"corpus: {where}{error.strerror or error}") from None
+
+
+def _write_splits(folder: pathlib.Path, splits, archive: str) -> None:
+  """Writes the rows and a README that counts them."""
   table = []
   for task in TASKS:
     for split in SPLITS:
       rows = splits[task][split]
       path = split_file(folder, task, split)
-      write(path, _json_lines(rows, Row._fields[:-1]))
+      writing.write(path, _json_lines(rows, Row._fields[:-1]))
       words = [sum(len(row[i].split()) for row in rows) for i in (1, 2)]
       counts = (path.name, f"{len(rows):,}", *(f"{n:,}" for n in words))
       table.append(f"| {' | '.join(counts)} |")
-  release = next((state / "lists").glob("*bookworm_InRelease")).read_text()
-  archive = "; ".join(re.findall(r"^(?:Version|Date): .*$", release, re.M))
-  packages = ", ".join(sorted(path.name for path in state.glob("*.deb")))
+  archives = (folder / "apt").glob("*.deb")
+  packages = ", ".join(sorted(path.name for path in archives))
   text = _README.format(
       archive=archive, table="\n".join(table), help_packages=packages
   )
-  write(folder / "README.md", text)
+  writing.write(folder / "README.md", text)
 
 
 def write_heldout(folder: pathlib.Path, heldout: pathlib.Path) -> None:
   """Writes the test splits as the package ships them: id, source, reference."""
-  for task in TASKS:
-    rows = tasks.read_jsonl(split_file(folder, task, "test"))
-    lines = _json_lines(rows, ("id", "source", "reference"))
-    write(pathlib.Path(heldout) / f"{task}.jsonl", lines)
+  with _plain_errors():
+    for task in TASKS:
+      rows = tasks.read_jsonl(split_file(folder, task, "test"))
+      lines = _json_lines(rows, ("id", "source", "reference"))
+      writing.write(pathlib.Path(heldout) / f"{task}.jsonl", lines)
 
 
 def main() -> None:
@@ -343,7 +384,9 @@ def main() -> None:
       write_heldout(arguments.out, arguments.heldout)
   except UserError as error:
     parser.exit(1, f"{error}\n")
-  print((arguments.out / "README.md").read_text("utf-8"))
+  readme = arguments.out / "README.md"
+  # It may have been removed from a corpus that is complete without it.
+  print(readme.read_text("utf-8") if readme.is_file() else arguments.out)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,19 @@ def rouge(
   }
 
 
+# What the scores of a task's metric are called.
+NAMES = {"bleu": "bleu", "rouge": "rougeLsum"}
+
+
+def score(
+    metric: str, hypotheses: Sequence[str], references: Sequence[str]
+) -> float:
+  """The score, 0 to 100, that a task's metric ("bleu", "rouge") is told by."""
+  if metric == "bleu":
+    return bleu(hypotheses, references)
+  return rouge(hypotheses, references)[NAMES[metric]]
+
+
 def overlap(
     train_texts: Iterable[str], eval_texts: Mapping[str, str] | Iterable[str]
 ) -> list:

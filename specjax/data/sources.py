@@ -145,18 +145,26 @@ def group_of(source_package: str) -> str:
 
 def source_packages(packages_text: str) -> dict[str, str]:
   """Maps a Packages index's binary package names to their source packages."""
-  return {
-      s["Package"][0]: s.get("Source", s["Package"])[0].split()[0]
-      for s in read_stanzas(packages_text)
-      if "Package" in s
-  }
+  owners = {}
+  for stanza in read_stanzas(packages_text):
+    name = _first_word(stanza, "Package")
+    if name:
+      owners[name] = _first_word(stanza, "Source") or name
+  return owners
+
+
+def _first_word(stanza: dict[str, list[str]], field: str) -> str:
+  """Returns the first word of a field; "" where it is empty or missing."""
+  words = stanza.get(field, [""])[0].split()
+  return words[0] if words else ""
 
 
 def _descriptions(text: str, language: str) -> dict[str, tuple]:
+  needed = {"Package", "Description-md5", "Description-" + language}
   return {
       s["Description-md5"][0]: (s["Package"][0], s["Description-" + language])
       for s in read_stanzas(text)
-      if "Description-md5" in s and "Description-" + language in s
+      if needed <= s.keys()
   }
 
 

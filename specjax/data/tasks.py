@@ -3,6 +3,7 @@
     load_task("mini_ende", rows=8)           the shipped held-out rows
     load_task("wmt14_ende")                  newstest2014, from Hugging Face
     load_task("cnndm", path="cnndm.jsonl")   the same task, from a local file
+    load_task("cnndm", path="cnndm")         from a copy of its repository
     load_task("file", path="mine.jsonl")     any rows, taken as they are
     from_text("translate English to German: Good morning.")
 
@@ -11,13 +12,16 @@ if it has none), or a pair of text files with a line each, "a.en,a.de".
 """
 
 import dataclasses
+import glob
 import importlib.resources
 import itertools
 import json
 import os
 import pathlib
+import re
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
+from specjax import hub
 from specjax.errors import UserError
 
 TRANSLATE = "translate English to German: "
@@ -43,7 +47,7 @@ class Task:
     prefix: what T5 reads before each source.
     metric: "bleu", "rouge", or "" where there is nothing to judge by.
     shipped: name of the held-out file in the package, for the mini tasks.
-    hub: arguments of `datasets.load_dataset`, for the public tasks.
+    hub: repository and folder of parquet files, for the public tasks.
     columns: row of the hub's dataset -> (source, reference).
     instead: the config that runs without any download.
   """
@@ -98,7 +102,8 @@ def load_task(
     name: a key of TASKS.
     rows: how many examples, from the front; None takes all.
     path: JSON lines, or two text files (a pair, or "sources,references"), read
-      in place of what the task would fetch.
+      in place of what the task would fetch; for a public dataset also a folder
+      that its repository was fetched to.
     split: which split of a public dataset; only "test" is shipped.
 
   Raises:
@@ -108,12 +113,12 @@ def load_task(
   task = get_task(name)
   if rows is not None and rows < 1:
     raise UserError(f"data.rows: {rows} is no number of rows; give 1 or more")
-  if path is not None:
+  if task.hub and (path is None or _is_folder(path)):
+    examples = _public(name, task, split, path)
+  elif path is not None:
     examples = _read(path)
   elif task.shipped:
     examples = _shipped(name, task, split)
-  elif task.hub:
-    examples = _from_hub(name, task, split)
   else:
     raise UserError("data.path: task 'file' needs the path of JSON lines")
   examples = [
@@ -133,6 +138,10 @@ def from_text(text: str, prefix: str = "") -> list[Example]:
 
 
 # --- files ------------------------------------------------------------------
+
+
+def _is_folder(path: Path | Sequence[Path]) -> bool:
+  return isinstance(path, Path) and pathlib.Path(path).expanduser().is_dir()
 
 
 def _read(path: Path | Sequence[Path]) -> Iterator[Example]:
@@ -223,24 +232,76 @@ def _shipped(name: str, task: Task, split: str) -> Iterator[Example]:
     return iter(list(read_jsonl(path)))
 
 
-def _from_hub(name: str, task: Task, split: str) -> Iterator[Example]:
-  missing = (
-      f"data.path: {name} needs split '{split}' of {' '.join(task.hub)} from"
-      " Hugging Face ({}); save it as JSON lines with 'source' and 'reference'"
-      " and give --config.data.path=FILE, or run"
-      f" --config {task.instead} on the shipped family"
-  )
+def _public(
+    name: str, task: Task, split: str, folder: Path | None
+) -> Iterator[Example]:
+  """Rows of a public dataset: of `folder`, the cache, or the hub."""
   try:
     import datasets
   except ImportError:
-    remedy = "pip install 'specjax[hub]' fetches it"
-    raise UserError(missing.format(remedy)) from None
+    missing = "datasets is not installed: pip install 'specjax[hub]'"
+    raise UserError(_cannot(name, task, split, missing)) from None
   try:
-    table = datasets.load_dataset(*task.hub, split=split)
+    folder = pathlib.Path(folder or _fetched(task, split)).expanduser()
+  except hub.Unavailable as error:
+    raise UserError(_cannot(name, task, split, str(error))) from None
+  files = [folder / file for file in _parts(_inside(folder), task, split)]
+  if not files:
+    pattern = f"{task.hub[1]}/{split}-*.parquet"
+    raise UserError(f"data.path: {folder} does not hold all of {pattern}")
+  # datasets takes paths for patterns.
+  patterns = [glob.escape(str(file)) for file in files]
+  try:
+    table = datasets.Dataset.from_parquet(patterns, split=split)
   except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    raise UserError(missing.format(reason)) from error
+    raise UserError(
+        f"data.path: {files[0]} cannot be read ({hub.reason(error)}):"
+        " delete it and fetch it again"
+    ) from None
   return _hub_examples(table, task)
+
+
+def _fetched(task: Task, split: str) -> pathlib.Path:
+  """The cache's folder with one split: others can be a thousand times its size.
+
+  Raises:
+    hub.Unavailable: it is not there, nor to be had.
+  """
+  repository = hub.Repository(task.hub[0], "dataset")
+  folder = repository.cached()
+  if folder is not None and _parts(_inside(folder), task, split):
+    return folder
+  parts = _parts(repository.files(), task, split)
+  if not parts:
+    raise hub.Unavailable(f"it has no split {split!r}")
+  return repository.fetch(parts)
+
+
+def _inside(folder: pathlib.Path) -> list[str]:
+  """Names of the files in a copy of a repository, one folder deep."""
+  paths = [path for path in folder.glob("*/*") if path.is_file()]
+  return [path.relative_to(folder).as_posix() for path in paths]
+
+
+def _parts(files: Iterable[str], task: Task, split: str) -> list[str]:
+  """A split's files among a repository's; none where not all are there."""
+  start = re.escape(f"{task.hub[1]}/{split}")
+  part = re.compile(rf"{start}-\d+-of-(\d+)(-\w+)?\.parquet")
+  found = {file: part.fullmatch(file) for file in sorted(files)}
+  counts = {file: int(match[1]) for file, match in found.items() if match}
+  return list(counts) if set(counts.values()) == {len(counts)} else []
+
+
+def _cannot(name: str, task: Task, split: str, why: str) -> str:
+  repository, folder = task.hub
+  return (
+      f"data.path: {name} is neither on this machine nor to be had ({why}):"
+      f" fetch it elsewhere with `hf download {repository} --repo-type dataset"
+      f" --include '{folder}/{split}-*' --local-dir DIR` and give"
+      " --config.data.path=DIR, or a file of JSON lines with 'source' and"
+      " 'reference'; from the checkout, python -m specjax.run --config"
+      f" {task.instead} runs the shipped family"
+  )
 
 
 def _hub_examples(table: Iterable[dict[str, Any]], task: Task):

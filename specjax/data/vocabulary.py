@@ -10,10 +10,10 @@ extra ids aren't pieces; the tokenizer counts them from the vocabulary's end.
 import argparse
 import io
 import json
-import os
 import pathlib
 from typing import Iterator
 
+from specjax import writing
 from specjax.data import corpus
 
 SIZE = 8000
@@ -77,9 +77,7 @@ def build(folder: pathlib.Path, size: int = SIZE) -> pathlib.Path:
   """Trains the vocabulary of a corpus, if not there; returns spiece.model."""
   path = pathlib.Path(folder) / "spiece.model"
   if not path.exists():
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(train(train_texts(folder), size))
-    os.replace(part, path)
+    writing.write(path, train(train_texts(folder), size))
   return path
 
 

@@ -21,7 +21,9 @@ from typing import Any
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from specjax import errors
 from specjax import sampling as sampling_lib
 from specjax.decoding import requests as requests_lib
 from specjax.decoding import state as state_lib
@@ -40,6 +42,9 @@ class Loop:
     rule: verdict of (target law, proposal, key_B).
     log_probs: also report each token's log-probabilities.
     trace: also record every round; `rule` must then report its trace.
+
+  Raises:
+    ValueError: `trace` is asked for, and the rule reports none.
   """
 
   target: nn.Module
@@ -48,7 +53,10 @@ class Loop:
   log_probs: bool = False
   trace: bool = False
 
-  @functools.partial(jax.jit, static_argnums=(0, 4))
+  def __post_init__(self):
+    if self.trace and not getattr(self.rule, "trace", True):
+      raise ValueError("trace: give the rule trace=True, too, got False")
+
   def prefill(
       self,
       target_params,
@@ -66,55 +74,42 @@ class Loop:
 
     Returns:
       The State before the first round.
+
+    Raises:
+      errors.UserError: a row's own budget is above `budget`.
     """
-    rows, prompt_width = batch.prompt_BP.shape
-    columns = prompt_width + budget
-    slots = columns + self.drafter.nodes + 1
-    depth = self.drafter.depth
-    tokens_BS = jnp.zeros((rows, columns), jnp.int32)
-    tokens_BS = tokens_BS.at[:, :prompt_width].set(batch.prompt_BP)
+    _check_budgets(batch, budget)
+    return self._prefill(target_params, drafter_params, batch, budget)
+
+  @functools.partial(jax.jit, static_argnums=(0, 4))
+  def _prefill(self, target_params, drafter_params, batch, budget):
+    """`prefill`, compiled."""
+    state = state_lib.start(
+        batch,
+        budget,
+        self.drafter.depth,
+        log_probs=self.log_probs,
+        trace=self.trace,
+    )
+    prompt_width = batch.prompt_BP.shape[1]
+    slots = prompt_width + budget + self.drafter.nodes + 1
     memory = reading.encode(
         self.target, target_params, batch.source_BL, batch.source_mask_BL
     )
-    zeros = lambda: jnp.zeros((rows, columns), jnp.float32)
-    state = state_lib.State(
-        tokens_BS=tokens_BS,
-        length_B=batch.prompt_B,
-        prompt_B=batch.prompt_B,
-        limit_B=batch.prompt_B + jnp.minimum(batch.budget_B, budget),
-        done_B=batch.budget_B <= 0,
-        ended_B=jnp.zeros((rows,), bool),
-        key_B=batch.key_B,
-        sampling=batch.sampling,
-        source_BL=batch.source_BL,
-        source_mask_BL=batch.source_mask_BL,
-        memory=memory,
-        cache=reading.read_prompt(
-            self.target,
-            target_params,
-            tokens_BS,
-            batch.prompt_B,
-            memory,
-            width=prompt_width,
-            slots=slots,
-        ),
-        drafter=(),
-        tallies=state_lib.empty_tallies(rows, depth),
-        log_probs=state_lib.LogProbs(zeros(), zeros())
-        if self.log_probs
-        else None,
-        trace=state_lib.empty_rounds(rows, budget, depth)
-        if self.trace
-        else None,
+    cache = reading.read_prompt(
+        self.target,
+        target_params,
+        state.tokens_BS,
+        batch.prompt_B,
+        memory,
+        width=prompt_width,
+        slots=slots,
     )
-    return state.replace(
-        drafter=self.drafter.prefill(
-            drafter_params,
-            state.context(),
-            prompt_width=prompt_width,
-            slots=slots,
-        )
+    state = state.replace(memory=memory, cache=cache)
+    drafter_state = self.drafter.prefill(
+        drafter_params, state.context(), prompt_width=prompt_width, slots=slots
     )
+    return state.replace(drafter=drafter_state)
 
   @functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
   def run(self, target_params, drafter_params, state: state_lib.State):
@@ -199,6 +194,20 @@ class Loop:
     new_BT = (state.length_B - state.prompt_B)[:, None] + index_T
     law = sampling_lib.make_law(logits_BTV, state.sampling, new_BT)
     return law, logits_BTV, cache, features
+
+
+def _check_budgets(batch: requests_lib.Batch, budget: int) -> None:
+  """Refuses a bound that would cut a row short; not while being traced."""
+  budget_B = batch.budget_B
+  known = not isinstance(budget_B, jax.core.Tracer)
+  # Of a batch that is spread over hosts, no host sees all.
+  if known and getattr(budget_B, "is_fully_addressable", True):
+    most = int(np.max(np.asarray(budget_B)))
+    if budget < most:
+      raise errors.UserError(
+          f"budget: give {most} or more, the largest of the rows' own, got"
+          f" {budget}"
+      )
 
 
 def _emit(state, proposal: proposals.Proposal, verdict: proposals.Verdict):

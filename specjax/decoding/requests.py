@@ -24,6 +24,10 @@ class Request:
     prompt: ids that the decoder begins with; T5's start token.
     settings: sampling.
     max_new_tokens: its budget, the EOS included.
+
+  Raises:
+    errors.UserError: a field is of another type or out of its range; the
+      message names it.
   """
 
   id: int
@@ -33,18 +37,33 @@ class Request:
   max_new_tokens: int
 
   def __post_init__(self):
-    if not 0 <= self.id < 2**32:
-      raise errors.UserError(f"id: give 0 to 2^32 - 1, got {self.id}")
-    if self.max_new_tokens < 1:
-      raise errors.UserError(
-          f"max_new_tokens: must be 1 or more, got {self.max_new_tokens}"
-      )
-    if not self.prompt:
-      raise errors.UserError(
-          "prompt: is empty; give at least the decoder's start token"
-      )
-    if self.source is not None and not self.source:
-      raise errors.UserError("source: is empty; give at least one token")
+    require, whole = errors.require, settings_lib.is_whole
+    settings, budget = self.settings, self.max_new_tokens
+    require(whole(self.id, 0, 2**32 - 1), "id", "give 0 to 2^32 - 1", self.id)
+    require(
+        isinstance(settings, settings_lib.Settings),
+        "settings",
+        "give a Settings",
+        settings,
+    )
+    require(
+        whole(budget, least=1),
+        "max_new_tokens",
+        "give 1 or more, below 2^31",
+        budget,
+    )
+    self._check_ids("prompt", "at least the decoder's start token")
+    if self.source is not None:
+      self._check_ids("source", "at least one token")
+
+  def _check_ids(self, field: str, least: str) -> None:
+    ids = getattr(self, field)
+    errors.require(
+        settings_lib.are_ids(ids), field, "give a tuple of token ids", ids
+    )
+    if not ids:
+      raise errors.UserError(f"{field}: is empty; give {least}")
+    object.__setattr__(self, field, tuple(ids))
 
 
 @struct.dataclass
@@ -78,6 +97,48 @@ def _pad(rows, width: int):
   return jnp.asarray(ids), jnp.asarray(mask)
 
 
+def _pad_sources(sources, width: int | None, vocabulary: int):
+  """source_BL and its mask, or None twice where there are none."""
+  if all(source is None for source in sources):
+    return None, None
+  if any(source is None for source in sources):
+    raise errors.UserError("source: give it to all rows of a batch or to none")
+  _check_vocabulary("source", sources, vocabulary)
+  longest = max(map(len, sources))
+  if width is None:
+    width = round_up(longest, SOURCE_MULTIPLE)
+  if longest > width:
+    raise errors.UserError(
+        f"source: {longest} tokens do not fit the {width} asked for"
+    )
+  return _pad(sources, width)
+
+
+def _check_vocabulary(field: str, rows, vocabulary: int) -> None:
+  """Refuses ids that a model would silently take for others."""
+  highest = max(map(max, rows))
+  if highest >= vocabulary:
+    raise errors.UserError(
+        f"{field}: give ids below the vocabulary's size {vocabulary}, got"
+        f" {highest}"
+    )
+
+
+def _check_numbers(requests: int, seed, rows) -> None:
+  errors.require(
+      settings_lib.is_whole(seed, 0, 2**32 - 1),
+      "seed",
+      "give 0 to 2^32 - 1",
+      seed,
+  )
+  errors.require(
+      rows is None or settings_lib.is_whole(rows, requests),
+      "rows",
+      f"give as many as there are requests ({requests}), or more",
+      rows,
+  )
+
+
 def round_up(value: int, multiple: int) -> int:
   """The smallest multiple that is not under `value`."""
   return -(-value // multiple) * multiple
@@ -94,34 +155,30 @@ def make_batch(
   """Pads requests into one batch.
 
   Args:
-    requests: all with a source, or all without.
+    requests: all with a source, or all without; ids below V.
     vocabulary: V of the target's law.
-    seed: of the run; each row's key is made of it and the request's id.
-    rows: B; more than there are requests adds rows that never count.
+    seed: of the run, from 0 to 2^32 - 1; each row's key is made of it and the
+      request's id.
+    rows: B; more than there are requests adds rows that never count. As many
+      as there are requests where None.
     source_width: L; the longest source, rounded up, where None.
 
   Raises:
-    errors.UserError: nothing to decode, some with and some without a source,
-      or a source that does not fit `source_width`.
+    errors.UserError: nothing to decode, more requests than rows, some with
+      and some without a source, an id outside the vocabulary, a source that
+      does not fit `source_width`, or a seed out of its range.
   """
   if not requests:
     raise errors.UserError("requests: are empty; give at least one text")
-  blank = (rows or len(requests)) - len(requests)
-  filled = requests + requests[:1] * blank
-  sources = [request.source for request in filled]
-  if any(s is None for s in sources) != all(s is None for s in sources):
-    raise errors.UserError("source: give it to all rows of a batch or to none")
-  source_BL = mask_BL = None
-  if sources[0] is not None:
-    longest = max(map(len, sources))
-    width = source_width or round_up(longest, SOURCE_MULTIPLE)
-    if longest > width:
-      raise errors.UserError(
-          f"source: {longest} tokens do not fit the {width} asked for"
-      )
-    source_BL, mask_BL = _pad(sources, width)
+  _check_numbers(len(requests), seed, rows)
+  blank = 0 if rows is None else rows - len(requests)
+  filled = [*requests, *requests[:1] * blank]
   prompts = [request.prompt for request in filled]
+  _check_vocabulary("prompt", prompts, vocabulary)
   prompt_BP, _ = _pad(prompts, max(map(len, prompts)))
+  source_BL, mask_BL = _pad_sources(
+      [request.source for request in filled], source_width, vocabulary
+  )
   budgets = [request.max_new_tokens for request in requests] + [0] * blank
   ids = jnp.asarray([request.id for request in filled], jnp.uint32)
   return Batch(

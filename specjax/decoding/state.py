@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import settings as settings_lib
+from specjax.decoding import requests
 from specjax.drafters import base
 from specjax.models import cache as cache_lib
 
@@ -117,6 +118,47 @@ class State:
         remaining_B=self.limit_B - self.length_B,
         active_B=~self.done_B,
     )
+
+
+def start(
+    batch: requests.Batch,
+    budget: int,
+    depth: int,
+    *,
+    log_probs: bool = False,
+    trace: bool = False,
+) -> State:
+  """Prompts in their buffers; nothing read yet, so `cache` is still None.
+
+  Args:
+    batch: the requests.
+    budget: bound on the batch's budgets; sizes the buffers.
+    depth: G.
+    log_probs: whether there are buffers for log-probabilities.
+    trace: whether there are buffers for a trace.
+  """
+  rows, prompt_width = batch.prompt_BP.shape
+  columns = prompt_width + budget
+  tokens_BS = jnp.zeros((rows, columns), jnp.int32)
+  zeros = lambda: jnp.zeros((rows, columns), jnp.float32)
+  return State(
+      tokens_BS=tokens_BS.at[:, :prompt_width].set(batch.prompt_BP),
+      length_B=batch.prompt_B,
+      prompt_B=batch.prompt_B,
+      limit_B=batch.prompt_B + jnp.minimum(batch.budget_B, budget),
+      done_B=batch.budget_B <= 0,
+      ended_B=jnp.zeros((rows,), bool),
+      key_B=batch.key_B,
+      sampling=batch.sampling,
+      source_BL=batch.source_BL,
+      source_mask_BL=batch.source_mask_BL,
+      memory=None,
+      cache=None,
+      drafter=(),
+      tallies=empty_tallies(rows, depth),
+      log_probs=LogProbs(zeros(), zeros()) if log_probs else None,
+      trace=empty_rounds(rows, budget, depth) if trace else None,
+  )
 
 
 def empty_tallies(batch: int, depth: int) -> Tallies:

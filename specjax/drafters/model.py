@@ -15,6 +15,9 @@ from specjax.models import cache as cache_lib
 from specjax.models import reading
 from specjax.verify import proposal as proposals
 
+# The least and the most tokens of a round.
+GAMMAS = (1, 1024)
+
 
 @struct.dataclass
 class ModelState:
@@ -39,6 +42,9 @@ class ModelDrafter:
     temperature: of the drafts in sampled rows; None is the row's own.
     top_k: likewise.
     top_p: likewise.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
   """
 
   module: nn.Module
@@ -51,11 +57,20 @@ class ModelDrafter:
   taps = ()
 
   def __post_init__(self):
-    if not isinstance(self.gamma, int) or self.gamma < 1:
-      raise errors.UserError(
-          f"gamma: give a whole number from 1 on, got {self.gamma!r}; for "
-          "plain decoding take no drafts"
-      )
+    low, high = GAMMAS
+    errors.require(
+        settings_lib.is_whole(self.gamma, low, high),
+        "gamma",
+        f"give a whole number from {low} to {high}, or for plain decoding"
+        " take no drafts",
+        self.gamma,
+    )
+    errors.require(
+        isinstance(self.argmax, bool),
+        "argmax",
+        "give True or False",
+        self.argmax,
+    )
     # Refuses what no law can be made of, and names it.
     settings_lib.Settings(**self._own())
 
@@ -92,37 +107,21 @@ class ModelDrafter:
 
   def propose(self, params, state, context, key_B, width):
     """gamma sequential steps of the draft model."""
-    settings = self._settings(context.sampling)
-    new_B = context.length_B - context.prompt_B
+    settings = self._settings(context.sampling, width)
 
     def step(cache, tokens_BT, start_B, i):
       """Reads tokens from `start_B` on; draws draft token i."""
-      query = cache_lib.chain_query(
-          tokens_BT,
-          start_B,
-          cache.slots,
-          jnp.broadcast_to(context.active_B[:, None], tokens_BT.shape),
+      logits_BV, cache = self._read(
+          params, state.memory, cache, context, tokens_BT, start_B
       )
-      logits_BTV, cache, _ = self.module.apply(
-          params, query, cache, state.memory, method="decode"
+      new_B = context.length_B - context.prompt_B + i
+      law = sampling_lib.make_law(
+          sampling_lib.fit_width(logits_BV, width), settings, new_B
       )
-      logits_BV = sampling_lib.fit_width(logits_BTV[:, -1], width)
-      law = sampling_lib.make_law(logits_BV, settings, new_B + i)
-      draw_key_B = sampling_lib.fold(
-          key_B, sampling_lib.Purpose.DRAFT, i
-      )
-      token_B = law.best if self.argmax else law.draw(draw_key_B)
-      return cache, token_B, None if self.argmax else law
-
-    # The two newest tokens; a row of one token has nothing at n - 2, and
-    # chain_query lets a negative position leave no trace.
-    newest = context.length_B[:, None] + jnp.array([-2, -1])
-    newest_B2 = jnp.take_along_axis(
-        context.tokens_BS, jnp.maximum(newest, 0), axis=1
-    )
-    cache, first_B, first_law = step(
-        state.cache, newest_B2, context.length_B - 2, 0
-    )
+      if self.argmax:
+        return cache, law.best, None
+      draw_key_B = sampling_lib.fold(key_B, sampling_lib.Purpose.DRAFT, i)
+      return cache, law.draw(draw_key_B), law
 
     def next_step(carry, i):
       cache, token_B = carry
@@ -130,30 +129,57 @@ class ModelDrafter:
       cache, token_B, law = step(cache, token_B[:, None], start_B, i)
       return (cache, token_B), (token_B, law)
 
+    newest_B2 = _newest_two(context)
+    cache, first_B, first_law = step(
+        state.cache, newest_B2, context.length_B - 2, 0
+    )
     (cache, _), (rest_GB, rest_law) = jax.lax.scan(
         next_step, (cache, first_B), jnp.arange(1, self.gamma)
     )
     join = lambda first, rest: jnp.moveaxis(
         jnp.concatenate([first[None], rest]), 0, 1
     )
+    law = jax.tree.map(join, first_law, rest_law)
     proposal = proposals.Proposal(
         tokens_BN=join(first_B, rest_GB),
-        count_B=jnp.full_like(context.length_B, self.gamma),
-        law=jax.tree.map(join, first_law, rest_law),
+        count_B=self._count(law, context),
+        law=law,
         kind=self.kind,
     )
     return proposal, state.replace(cache=cache)
+
+  def _read(self, params, memory, cache, context, tokens_BT, start_B):
+    """Reads tokens from `start_B` on; logits_BV of the next one, cache."""
+    active_BT = jnp.broadcast_to(context.active_B[:, None], tokens_BT.shape)
+    query = cache_lib.chain_query(tokens_BT, start_B, cache.slots, active_BT)
+    logits_BTV, cache, _ = self.module.apply(
+        params, query, cache, memory, method="decode"
+    )
+    return logits_BTV[:, -1], cache
+
+  def _count(self, law, context):
+    """gamma, or fewer where a narrower draft has no token to draw.
+
+    Such a node was drawn from nothing, so it may not be judged as if it were.
+    Whether a law is empty is known before the token is drawn.
+    """
+    if law is None:
+      return jnp.full_like(context.length_B, self.gamma)
+    drawn_BN = jnp.cumprod(law.possible, axis=1, dtype=jnp.int32)
+    return jnp.sum(drawn_BN, axis=1)
 
   def observe(self, params, state, tokens_BT, features, count_B, context):
     """Nothing: the next first step reads what was emitted."""
     del params, tokens_BT, features, count_B, context
     return state
 
-  def _settings(self, sampling):
+  def _settings(self, sampling, width: int):
     """The rows' settings, with the drafter's own where it has them."""
 
     def own(name, value):
       row_B = getattr(sampling, f"{name}_B")
+      # More than V keeps all as V does, and fits an int32.
+      value = min(value, width) if name == "top_k" else value
       return jnp.where(
           sampling.greedy_B, row_B, jnp.asarray(value, row_B.dtype)
       )
@@ -170,3 +196,15 @@ class ModelDrafter:
         "top_p": self.top_p,
     }
     return {name: x for name, x in settings.items() if x is not None}
+
+
+def _newest_two(context):
+  """newest_B2: the tokens at n - 2 and n - 1 of rows of length n.
+
+  A row of one token has nothing at n - 2; its place is a negative position,
+  which `chain_query` lets leave no trace.
+  """
+  place_B2 = context.length_B[:, None] + jnp.array([-2, -1])
+  return jnp.take_along_axis(
+      context.tokens_BS, jnp.maximum(place_B2, 0), axis=1
+  )

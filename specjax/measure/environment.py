@@ -1,5 +1,6 @@
 """Where a run took place: device, versions, commit."""
 
+import datetime
 import os
 import pathlib
 import platform
@@ -46,3 +47,24 @@ def versions() -> dict[str, str]:
       "jax": jax.__version__,
       "jaxlib": jaxlib.__version__,
   }
+
+
+def where(command: str) -> dict[str, str | None]:
+  """Command, commit, date and device: the head of a file of results.
+
+  To be asked for before the work: the source may change meanwhile.
+  """
+  return {
+      "command": command,
+      "commit": commit(),
+      "date": datetime.date.today().isoformat(),
+      "device": device(),
+  }
+
+
+def headline(made) -> str:
+  """The entries of `where` as one line of Markdown."""
+  return (
+      f"`{made['command']}`, commit {made['commit']}, {made['date']},"
+      f" {made['device']}"
+  )

@@ -128,15 +128,12 @@ def _quality(measured: Measured) -> dict[str, Any]:
     return {"plain": None, "speculative": None, "metric": None}
 
   def score(results):
-    texts = [result.text for result in results]
-    if metric == "bleu":
-      return metrics.bleu(texts, references)
-    return metrics.rouge(texts, references)["rougeLsum"]
+    return metrics.score(metric, [row.text for row in results], references)
 
   return {
       "plain": score(measured.plain),
       "speculative": score(measured.speculative),
-      "metric": {"bleu": "bleu", "rouge": "rougeLsum"}[metric],
+      "metric": metrics.NAMES[metric],
   }
 
 

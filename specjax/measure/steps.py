@@ -68,14 +68,14 @@ def measure(
   drafter = speculative.loop.drafter
 
   def target(side, width):
-    state = _middle(side, batch)
+    state = middle(side, batch)
     return lambda count: target_steps(
         side.loop.target, side.target_params, state, width, count
     )
 
   runs = {"target": target(plain, 1)}
   if drafter.depth:
-    state = _middle(speculative, batch)
+    state = middle(speculative, batch)
     runs["verify"] = target(speculative, drafter.depth + 1)
     runs["draft"] = lambda count: draft_steps(
         drafter, speculative.drafter_params, state, count
@@ -113,7 +113,7 @@ def interleave(
   return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def _middle(side: timing.Side, batch):
+def middle(side: timing.Side, batch):
   """The state of a batch that is half decoded, as far as shapes can tell."""
   state = side.prefill(batch)
   middle_B = state.prompt_B + side.budget // 2

@@ -17,8 +17,8 @@ class Cache:
   """Keys and values of every layer.
 
   Attributes:
-    key: one key_BSHK a layer.
-    value: one value_BSHK a layer.
+    key: one key_BHSK a layer.
+    value: one value_BHSK a layer.
   """
 
   key: tuple[jax.Array, ...]
@@ -27,7 +27,7 @@ class Cache:
   @property
   def slots(self) -> int:
     """S."""
-    return self.key[0].shape[1]
+    return self.key[0].shape[2]
 
 
 @struct.dataclass
@@ -52,23 +52,23 @@ class Query:
 def empty_cache(
     batch: int, slots: int, layers: int, heads: int, head_width: int, dtype
 ) -> Cache:
-  """A cache of zeros: `layers` pairs of [batch, slots, heads, head_width]."""
+  """A cache of zeros: `layers` pairs of [batch, heads, slots, head_width]."""
   zeros = lambda: tuple(
-      jnp.zeros((batch, slots, heads, head_width), dtype)
+      jnp.zeros((batch, heads, slots, head_width), dtype)
       for _ in range(layers)
   )
   return Cache(key=zeros(), value=zeros())
 
 
-def write(cache_BSHK, new_BTHK, slot_BT):
+def write(cache_BHSK, new_BHTK, slot_BT):
   """Puts each token's entry in its slot; slots at or past S are dropped."""
 
-  def write_row(cache_SHK, new_THK, slot_T):
-    return cache_SHK.at[slot_T].set(
-        new_THK.astype(cache_SHK.dtype), mode="drop"
+  def write_row(cache_HSK, new_HTK, slot_T):
+    return cache_HSK.at[:, slot_T].set(
+        new_HTK.astype(cache_HSK.dtype), mode="drop"
     )
 
-  return jax.vmap(write_row)(cache_BSHK, new_BTHK, slot_BT)
+  return jax.vmap(write_row)(cache_BHSK, new_BHTK, slot_BT)
 
 
 def chain_query(tokens_BT, start_B, slots: int, active_BT) -> Query:

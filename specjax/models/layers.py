@@ -14,10 +14,10 @@ def precision(dtype) -> jax.lax.Precision | None:
 
 
 class Linear(nn.Module):
-  """y = W x without bias; W is stored [out, in], as torch stores it.
+  """y = x W without bias; W is stored [in, out].
 
-  The contraction runs over the last axis of both operands: for a handful of
-  tokens a CPU then reads each row of W once, in order.
+  XLA's CPU kernels read a matrix of this layout as it lies, for one token and
+  for a handful; of the other layout they first make a copy.
   """
 
   features: int
@@ -27,15 +27,15 @@ class Linear(nn.Module):
   @nn.compact
   def __call__(self, x):
     """[..., in] -> [..., features]."""
-    kernel_OI = self.param(
+    kernel_IO = self.param(
         "kernel",
         nn.initializers.normal(self.stddev),
-        (self.features, x.shape[-1]),
+        (x.shape[-1], self.features),
     )
     return jax.lax.dot_general(
         x.astype(self.dtype),
-        kernel_OI.astype(self.dtype),
-        (((x.ndim - 1,), (1,)), ((), ())),
+        kernel_IO.astype(self.dtype),
+        (((x.ndim - 1,), (0,)), ((), ())),
         precision=precision(self.dtype),
     )
 
@@ -55,29 +55,37 @@ class RMSNorm(nn.Module):
     return (y * scale_D.astype(jnp.float32)).astype(x.dtype)
 
 
-def attend(query_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BTS):
+def split_heads(x_BTE, heads: int):
+  """[B, T, H * K] -> [B, H, T, K]."""
+  x_BTHK = x_BTE.reshape(*x_BTE.shape[:2], heads, -1)
+  return jnp.swapaxes(x_BTHK, 1, 2)
+
+
+def attend(query_BHTK, key_BHSK, value_BHSK, bias_BHTS, mask_BTS):
   """softmax(q k + bias) v over the visible slots; scores in float32.
 
-  No scaling by sqrt(K): a family that scales does it to the query.
+  No scaling by sqrt(K): a family that scales does it to the query. Heads come
+  before slots, so that no product has to move a cache about first.
 
   Returns:
     [B, T, H * K].
   """
   scores_BHTS = jnp.einsum(
-      "BTHK,BSHK->BHTS",
-      query_BTHK,
-      key_BSHK,
+      "BHTK,BHSK->BHTS",
+      query_BHTK,
+      key_BHSK,
       preferred_element_type=jnp.float32,
-      precision=precision(query_BTHK.dtype),
+      precision=precision(query_BHTK.dtype),
   )
   if bias_BHTS is not None:
     scores_BHTS = scores_BHTS + bias_BHTS
   scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, MASKED)
-  weight_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(value_BSHK.dtype)
-  out_BTHK = jnp.einsum(
-      "BHTS,BSHK->BTHK",
+  weight_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(value_BHSK.dtype)
+  out_BHTK = jnp.einsum(
+      "BHTS,BHSK->BHTK",
       weight_BHTS,
-      value_BSHK,
-      precision=precision(value_BSHK.dtype),
+      value_BHSK,
+      precision=precision(value_BHSK.dtype),
   )
+  out_BTHK = jnp.swapaxes(out_BHTK, 1, 2)
   return out_BTHK.reshape(*out_BTHK.shape[:2], -1)

@@ -56,8 +56,8 @@ class Memory:
   Attributes:
     hidden_BLD: the encoder's output.
     mask_BL: True at real source tokens.
-    key: one cross-attention key_BLHK a decoder layer.
-    value: one cross-attention value_BLHK a decoder layer.
+    key: one cross-attention key_BHLK a decoder layer.
+    value: one cross-attention value_BHLK a decoder layer.
   """
 
   hidden_BLD: jax.Array
@@ -139,17 +139,16 @@ class Attention(nn.Module):
     self.o = linear(cfg.d_model, stddev=inner**-0.5)
 
   def _heads(self, x_BTE):
-    cfg = self.config
-    return x_BTE.reshape(*x_BTE.shape[:2], cfg.num_heads, cfg.d_kv)
+    return layers.split_heads(x_BTE, self.config.num_heads)
 
   def keys_values(self, x_BTD):
-    """-> key_BTHK, value_BTHK."""
+    """-> key_BHTK, value_BHTK."""
     return self._heads(self.k(x_BTD)), self._heads(self.v(x_BTD))
 
-  def __call__(self, x_BTD, key_BSHK, value_BSHK, bias_BHTS, mask_BTS):
-    query_BTHK = self._heads(self.q(x_BTD))
+  def __call__(self, x_BTD, key_BHSK, value_BHSK, bias_BHTS, mask_BTS):
+    query_BHTK = self._heads(self.q(x_BTD))
     return self.o(
-        layers.attend(query_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BTS)
+        layers.attend(query_BHTK, key_BHSK, value_BHSK, bias_BHTS, mask_BTS)
     )
 
 
@@ -187,8 +186,8 @@ class EncoderLayer(nn.Module):
 
   def __call__(self, x_BLD, bias_BHLL, mask_BLL):
     y_BLD = self.attention_norm(x_BLD)
-    key_BLHK, value_BLHK = self.attention.keys_values(y_BLD)
-    x_BLD += self.attention(y_BLD, key_BLHK, value_BLHK, bias_BHLL, mask_BLL)
+    key_BHLK, value_BHLK = self.attention.keys_values(y_BLD)
+    x_BLD += self.attention(y_BLD, key_BHLK, value_BHLK, bias_BHLL, mask_BLL)
     return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
 
 

@@ -1,4 +1,4 @@
-"""The training loop: steps, held-out loss, checkpoints, exact resume.
+"""The training loop: steps, held-out figures, checkpoints, exact resume.
 
 A step adds up the gradients of a few micro-batches of different shapes (so
 one step sees both tasks and short and long rows) and makes one update.
@@ -10,6 +10,7 @@ import json
 import pathlib
 import time
 
+from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +18,13 @@ import optax
 import orbax.checkpoint as ocp
 import tqdm
 
+from specjax import errors
+from specjax import settings
+from specjax import writing
 from specjax.data import batches as batches_lib
 from specjax.models import t5
+from specjax.training import log as log_lib
+from specjax.training import objective as objective_lib
 from specjax.training import optimizer as optimizer_lib
 
 
@@ -28,49 +34,42 @@ class TrainConfig:
 
   Attributes:
     name: of the model; its files go to `out`/`name`.
-    model: shape of the T5.
+    objective: shape of the T5 and what it learns from.
     optimizer: rates and steps.
     batch: length buckets and size of a micro-batch.
     micro_batches: how many of them make one step.
     seed: of the initial weights and of the order of the data.
     out: folder for logs and checkpoints.
-    evaluate_every: steps between held-out losses.
+    evaluate_every: steps between held-out figures.
     checkpoint_every: steps between checkpoints.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
   """
 
   name: str
-  model: t5.T5Config
+  objective: objective_lib.Objective
   optimizer: optimizer_lib.OptimizerConfig
   batch: batches_lib.BatchConfig
   micro_batches: int
   seed: int
   # Not part of what is compiled.
   out: pathlib.Path = dataclasses.field(compare=False)
-  evaluate_every: int
-  checkpoint_every: int
+  evaluate_every: int = dataclasses.field(compare=False)
+  checkpoint_every: int = dataclasses.field(compare=False)
 
+  def __post_init__(self):
+    for field in ("micro_batches", "evaluate_every", "checkpoint_every"):
+      value = getattr(self, field)
+      good = settings.is_whole(value, 1)
+      errors.require(good, field, "give 1 or more", value)
+    good = settings.is_whole(self.seed, 0, 2**32 - 1)
+    errors.require(good, "seed", "give 0 to 2^32 - 1", self.seed)
 
-def loss_sum(module: t5.T5, params, source_BL, source_B, target_BT, target_B):
-  """Cross-entropy summed over real target tokens, and their number.
-
-  Args:
-    module: the T5.
-    params: its variables.
-    source_BL: token ids.
-    source_B: lengths of the sources.
-    target_BT: token ids, EOS included; the decoder reads them shifted right.
-    target_B: lengths of the targets.
-  """
-  start = module.config.decoder_start_token_id
-  start_B1 = jnp.full_like(target_BT[:, :1], start)
-  inputs_BT = jnp.concatenate([start_B1, target_BT[:, :-1]], axis=1)
-  mask_BL = jnp.arange(source_BL.shape[1]) < source_B[:, None]
-  mask_BT = jnp.arange(target_BT.shape[1]) < target_B[:, None]
-  logits_BTV = module.apply(params, source_BL, mask_BL, inputs_BT)
-  losses_BT = optax.softmax_cross_entropy_with_integer_labels(
-      logits_BTV, target_BT
-  )
-  return jnp.sum(losses_BT * mask_BT), jnp.sum(mask_BT)
+  @property
+  def folder(self) -> pathlib.Path:
+    """Where its log and its checkpoints are."""
+    return self.out.absolute() / self.name
 
 
 def _arrays(batch: batches_lib.Batch):
@@ -83,33 +82,42 @@ def _arrays(batch: batches_lib.Batch):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _loss_sum(module, params, arrays):
-  return loss_sum(module, params, *arrays)
+def _sums(objective, params, teacher_params, arrays):
+  return objective.sums(params, teacher_params, arrays)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _add_gradient(module, params, total, arrays):
-  """Adds (loss sum, tokens, gradient of the sum) of one micro-batch."""
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
+def _add_gradient(objective, params, teacher_params, total, arrays):
+  """Adds (sums, gradient of the loss sum) of one micro-batch."""
 
   def loss(params):
-    value, count = loss_sum(module, params, *arrays)
-    return value, count.astype(jnp.float32)
+    sums = objective.sums(params, teacher_params, arrays)
+    return sums["loss"], sums
 
-  (value, count), gradient = jax.value_and_grad(loss, has_aux=True)(params)
-  return jax.tree.map(jnp.add, total, (value, count, gradient))
+  gradient, sums = jax.grad(loss, has_aux=True)(params)
+  return jax.tree.map(jnp.add, total, (sums, gradient))
 
 
 def _optimizer(config: TrainConfig):
-  return optimizer_lib.make_optimizer(config.optimizer, config.model.d_kv)
+  return optimizer_lib.make_optimizer(
+      config.optimizer, config.objective.model.d_kv
+  )
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
 def _update(config: TrainConfig, params, state, total):
-  """One update by the mean gradient; also returns the mean loss."""
-  value, count, gradient = total
-  gradient = jax.tree.map(lambda g: g / count, gradient)
+  """One update by the mean gradient; also returns the means."""
+  sums, gradient = total
+  tokens = sums["tokens"]
+  gradient = jax.tree.map(lambda g: g / tokens, gradient)
   updates, state = _optimizer(config).update(gradient, state, params)
-  return optax.apply_updates(params, updates), state, value / count
+  return optax.apply_updates(params, updates), state, _means(sums)
+
+
+def _means(sums):
+  tokens = sums["tokens"]
+  means = {name: value / tokens for name, value in sums.items()}
+  return means | {"tokens": tokens}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -117,61 +125,67 @@ def initial(config: TrainConfig):
   """(parameters, optimiser state) at step 0."""
   ids_B1 = jnp.zeros((1, 1), jnp.int32)
   key = jax.random.key(config.seed)
-  params = t5.T5(config.model).init(key, ids_B1, ids_B1 == 0, ids_B1)
+  module = t5.T5(config.objective.model)
+  params = module.init(key, ids_B1, ids_B1 == 0, ids_B1)
   return params, _optimizer(config).init(params)
 
 
-def step(config: TrainConfig, params, state, micro_batches):
-  """One update. Returns parameters, state, mean loss, number of tokens."""
-  zero = lambda: jnp.zeros(())
-  total = (zero(), zero(), jax.tree.map(jnp.zeros_like, params))
-  module = t5.T5(config.model)
-  for batch in micro_batches:
-    total = _add_gradient(module, params, total, _arrays(batch))
-  tokens = int(total[1])
-  params, state, loss = _update(config, params, state, total)
-  return params, state, float(loss), tokens
+def step(config: TrainConfig, params, state, teacher_params, micro_batches):
+  """One update. Returns parameters, state and the means of the step."""
+  objective = config.objective
+  arrays = [_arrays(batch) for batch in micro_batches]
+  sums = jax.eval_shape(
+      functools.partial(_sums, objective), params, teacher_params, arrays[0]
+  )
+  zeros = functools.partial(
+      jax.tree.map, lambda like: jnp.zeros(like.shape, like.dtype)
+  )
+  total = zeros((sums, params))
+  for each in arrays:
+    total = _add_gradient(objective, params, teacher_params, total, each)
+  params, state, means = _update(config, params, state, total)
+  return params, state, jax.tree.map(float, means)
 
 
-def held_out_loss(config: TrainConfig, params, batches) -> float:
-  """Mean loss a target token."""
-  module = t5.T5(config.model)
-  sums = [_loss_sum(module, params, _arrays(batch)) for batch in batches]
-  return float(sum(s for s, _ in sums) / sum(n for _, n in sums))
+def held_out(config: TrainConfig, params, teacher_params, batches) -> dict:
+  """Means over the real target tokens of some batches."""
+  sums = [
+      _sums(config.objective, params, teacher_params, _arrays(batch))
+      for batch in batches
+  ]
+  total = jax.tree.map(lambda *values: sum(values), *sums)
+  return jax.tree.map(float, _means(total))
 
 
-def run(config: TrainConfig, train, held_out) -> dict:
+def run(config: TrainConfig, train, held: dict, teacher_params=()) -> dict:
   """Trains one model to its last step, from its newest checkpoint on.
+
+  The log (`log.jsonl`) has one line a step: means of the step, tokens per
+  second, and every `evaluate_every` steps the held-out means, named
+  held_out_<name>_<what>.
 
   Args:
     config: what to train.
     train: (sources, targets), lists of id lists.
-    held_out: name -> (sources, targets), a loss is measured on each.
+    held: name -> (sources, targets), measured apart.
+    teacher_params: variables of the objective's teacher.
 
   Returns:
     The trained variables.
   """
-  folder = config.out.absolute() / config.name
-  folder.mkdir(parents=True, exist_ok=True)
+  config.folder.mkdir(parents=True, exist_ok=True)
   data, _ = batches_lib.batches(*train, config.batch, config.seed)
-  held = {
-      name: _one_epoch(rows, config.batch) for name, rows in held_out.items()
-  }
+  held = {name: _one_epoch(rows, config.batch) for name, rows in held.items()}
   options = ocp.CheckpointManagerOptions(
       max_to_keep=2, enable_async_checkpointing=False
   )
-  with (
-      ocp.CheckpointManager(folder / "checkpoints", options=options) as saved,
-      (folder / "log.jsonl").open("a") as log,
-  ):
-    params, state = initial(config)
-    start = saved.latest_step() or 0
-    if start:
-      like = jax.tree.map(ocp.utils.to_shape_dtype_struct, (params, state))
-      params, state = saved.restore(
-          start, args=ocp.args.StandardRestore(like)
-      )
+  with ocp.CheckpointManager(
+      config.folder / "checkpoints", options=options
+  ) as saved:
+    _check_recipe(config)
+    params, state, start = _restore(config, saved)
     last = config.optimizer.steps
+    log = log_lib.Log(config.folder / "log.jsonl", start)
     bar = tqdm.tqdm(
         range(start + 1, last + 1),
         total=last,
@@ -183,23 +197,56 @@ def run(config: TrainConfig, train, held_out) -> dict:
       began = time.perf_counter()
       first = (done - 1) * config.micro_batches
       micro = [data[first + i] for i in range(config.micro_batches)]
-      params, state, loss, tokens = step(config, params, state, micro)
-      speed = tokens / (time.perf_counter() - began)
-      bar.set_postfix(loss=f"{loss:.3f}", tokens=f"{speed:.0f}/s")
-      entry = {
-          "step": done,
-          "loss": loss,
-          "tokens": tokens,
-          "tokens_per_second": speed,
-      }
+      params, state, means = step(config, params, state, teacher_params, micro)
+      speed = means["tokens"] / (time.perf_counter() - began)
+      bar.set_postfix(loss=f"{means['loss']:.3f}", tokens=f"{speed:.0f}/s")
+      entry = {"step": done, **means, "tokens_per_second": speed}
       if done % config.evaluate_every == 0 or done == last:
         for name, batches in held.items():
-          entry[f"held_out_{name}"] = held_out_loss(config, params, batches)
+          figures = held_out(config, params, teacher_params, batches)
+          del figures["tokens"]
+          entry |= {f"held_out_{name}_{k}": v for k, v in figures.items()}
+      log.write(entry)
+      # After the log: a step that is in a checkpoint is in the log.
       if done % config.checkpoint_every == 0 or done == last:
         saved.save(done, args=ocp.args.StandardSave((params, state)))
-      log.write(json.dumps(entry) + "\n")
-      log.flush()
   return jax.tree.map(np.asarray, params)
+
+
+def _check_recipe(config: TrainConfig) -> None:
+  """Refuses to go on from checkpoints of another recipe, else notes it.
+
+  A run may be prolonged: steps and decay may change.
+
+  Raises:
+    errors.UserError: something else has changed; the field is named.
+  """
+  recipe = dataclasses.asdict(config)
+  for name in ("name", "out", "evaluate_every", "checkpoint_every"):
+    del recipe[name]
+  recipe = traverse_util.flatten_dict(json.loads(json.dumps(recipe)), sep=".")
+  path = config.folder / "recipe.json"
+  if path.is_file():
+    old = json.loads(path.read_text(encoding="utf-8"))
+    for name in sorted(recipe.keys() | old.keys()):
+      may_change = name in ("optimizer.steps", "optimizer.decay")
+      if recipe.get(name) != old.get(name) and not may_change:
+        raise errors.UserError(
+            f"{config.folder}: its checkpoints were made with {name}"
+            f" {old.get(name)}, not {recipe.get(name)}; give another out, or"
+            " delete the folder"
+        )
+  writing.write(path, json.dumps(recipe, indent=2) + "\n")
+
+
+def _restore(config: TrainConfig, saved: ocp.CheckpointManager):
+  """Parameters, state and step of the newest checkpoint, or of the start."""
+  params, state = initial(config)
+  start = saved.latest_step() or 0
+  if start:
+    like = jax.tree.map(ocp.utils.to_shape_dtype_struct, (params, state))
+    params, state = saved.restore(start, args=ocp.args.StandardRestore(like))
+  return params, state, start
 
 
 def _one_epoch(rows, config: batches_lib.BatchConfig):

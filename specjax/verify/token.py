@@ -10,7 +10,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from specjax import errors
 from specjax import sampling
+from specjax import settings
 from specjax.verify import proposal as proposals
 
 Kind = proposals.Kind
@@ -39,7 +41,7 @@ class TokenRule:
     trace: also report p, q and the coins.
 
   Raises:
-    ValueError: a value is out of its range; the message names it.
+    errors.UserError: a value is out of its range; the message names it.
   """
 
   lenience: float = 1.0
@@ -48,13 +50,22 @@ class TokenRule:
   trace: bool = False
 
   def __post_init__(self):
-    if not 0 < self.lenience <= 1:
-      raise ValueError(
-          f"lenience: give a number in (0, 1], got {self.lenience!r}"
-      )
-    if self.residual not in _RESIDUALS:
-      raise ValueError(
-          f"residual: give one of {_RESIDUALS}, got {self.residual!r}"
+    errors.require(
+        settings.is_number(self.lenience) and 0 < self.lenience <= 1,
+        "lenience",
+        "give a number in (0, 1]",
+        self.lenience,
+    )
+    errors.require(
+        self.residual in _RESIDUALS,
+        "residual",
+        f"give one of {', '.join(_RESIDUALS)}",
+        self.residual,
+    )
+    for field in ("overlap", "trace"):
+      value = getattr(self, field)
+      errors.require(
+          isinstance(value, bool), field, "give True or False", value
       )
 
   def __call__(

@@ -1,0 +1,240 @@
+"""Is plain decoding fast? Against transformers' generate, and its own floor.
+
+    python -m experiments.baseline
+
+Greedy, batch 1, float32, 32 new tokens a row (minimum and maximum), both tasks,
+on the same weights and with the same number of threads:
+
+- plain decoding and transformers' `generate` in turn, source and prompt
+  included; the tokens must be the same
+- one step of each shipped model on 1 token and on gamma + 1, beside the time
+  that this machine needs to read the model's weights once: the bandwidth is
+  measured on a buffer of just that size, on one thread and on all
+
+Writes results/baseline.json and results/baseline.md. Needs the extra parity.
+About three minutes on two CPU cores.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import statistics
+import sys
+import time
+
+import jax
+import numpy as np
+
+from specjax import checkpoints
+from specjax import errors
+from specjax import pipeline
+from specjax import settings as settings_lib
+from specjax import writing
+from specjax.checkpoints import resolve
+from specjax.data import tasks
+from specjax.decoding import loop as loop_lib
+from specjax.measure import environment
+from specjax.measure import output
+from specjax.measure import steps as steps_lib
+from specjax.measure import timing
+from specjax.verify import token
+
+COMMAND = "python -m experiments.baseline"
+TASKS = ("mini_ende", "mini_summ")
+MODELS = ("mini/target", "mini/large", "mini/base", "mini/small")
+TOKENS = 32
+WIDTH = 4  # gamma + 1 of the shipped configs
+
+
+def threads() -> int:
+  """Cores that this process may use."""
+  return len(os.sched_getaffinity(0))
+
+
+def bandwidth(size: int, workers: int, seconds: float = 0.3) -> float:
+  """Bytes a second that `workers` threads read of a buffer of `size` bytes."""
+  words = np.ones(max(size // 8, 1 << 12), np.uint64)
+  parts = np.array_split(words, workers)
+  read = lambda part: np.bitwise_or.reduce(part)
+  best = 0.0
+  with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+      began = time.perf_counter()
+      list(pool.map(read, parts))
+      best = max(best, words.nbytes / (time.perf_counter() - began))
+  return best
+
+
+def read_bytes(params) -> int:
+  """Bytes of the weights that one decoder step reads."""
+  params = params["params"]
+  # The embedding is read whole only where it is the head too.
+  skipped = ("encoder",) + (("shared",) if "lm_head" in params else ())
+  return sum(
+      leaf.nbytes
+      for name, part in params.items()
+      if not name.startswith(skipped)
+      for leaf in jax.tree.leaves(part)
+  )
+
+
+def step_times(name: str) -> dict:
+  """Milliseconds of a step on 1 token and on WIDTH, and the floors."""
+  model = checkpoints.load(name)
+  examples = tasks.load_task("mini_ende", rows=1)
+  settings = settings_lib.Settings()
+  requests = pipeline.make_requests(
+      model, [examples[0].source], settings, max_new_tokens=TOKENS
+  )
+  [batch] = pipeline.make_batches(model, requests, batch=1, seed=0)
+  loop = loop_lib.Loop(
+      model.module, pipeline.NO_DRAFTS.drafter, token.TokenRule()
+  )
+  side = timing.Side(loop, model.params, (), TOKENS + WIDTH)
+  state = steps_lib.middle(side, batch)
+  runs = {
+      width: lambda count, width=width: steps_lib.target_steps(
+          model.module, model.params, state, width, count
+      )
+      for width in (1, WIDTH)
+  }
+  seconds = steps_lib.interleave(runs, steps=100, repeats=9)
+  size = read_bytes(model.params)
+  return {
+      "model": name,
+      "megabytes": size / 1e6,
+      "step_ms": 1e3 * seconds[1],
+      "verify_ms": 1e3 * seconds[WIDTH],
+      "floor_one_thread_ms": 1e3 * size / bandwidth(size, 1),
+      "floor_all_threads_ms": 1e3 * size / bandwidth(size, threads()),
+  }
+
+
+def generate_times(task: str, rows: int, repeats: int) -> dict:
+  """Milliseconds a token of both, in turn, and how many rows differ."""
+  import torch
+  import transformers
+
+  torch.set_num_threads(threads())
+  target = checkpoints.load("mini/target")
+  theirs = transformers.T5ForConditionalGeneration.from_pretrained(
+      resolve.resolve("mini/target", hint=""), dtype=torch.float32
+  ).eval()
+  decoder = pipeline.Decoder(target, batch=1)
+  settings = settings_lib.Settings(min_new_tokens=TOKENS)
+  sources = [row.source for row in tasks.load_task(task, rows=rows)]
+  ids = [
+      torch.tensor([target.tokenizer.encode(source)]) for source in sources
+  ]
+
+  def ours(i):
+    [result] = decoder([sources[i]], settings, max_new_tokens=TOKENS)
+    return result.tokens
+
+  @torch.inference_mode()
+  def other(i):
+    made = theirs.generate(
+        ids[i],
+        do_sample=False,
+        num_beams=1,
+        min_new_tokens=TOKENS,
+        max_new_tokens=TOKENS,
+    )
+    return tuple(made[0, 1:].tolist())
+
+  differing = sum(ours(i) != other(i) for i in range(rows))
+  seconds = {"specjax": [], "transformers": []}
+  for repeat in range(repeats):
+    total = dict.fromkeys(seconds, 0.0)
+    sides = list(zip(seconds, (ours, other)))[:: -1 if repeat % 2 else 1]
+    for i in range(rows):
+      for name, run in sides:
+        began = time.perf_counter()
+        run(i)
+        total[name] += time.perf_counter() - began
+    for name, value in total.items():
+      seconds[name].append(1e3 * value / rows / TOKENS)
+  ratios = [b / a for a, b in zip(*seconds.values())]
+  return {
+      "task": task,
+      "rows": rows,
+      "differing_rows": differing,
+      "specjax_ms": statistics.median(seconds["specjax"]),
+      "transformers_ms": statistics.median(seconds["transformers"]),
+      "times_faster": {
+          "median": statistics.median(ratios),
+          "low": min(ratios),
+          "high": max(ratios),
+      },
+      "versions": {
+          "torch": torch.__version__, "transformers": transformers.__version__
+      },
+  }
+
+
+def markdown(made: dict) -> str:
+  """The tables for people."""
+  lines = [
+      "# Plain decoding: against transformers, and against its floor",
+      "",
+      f"{environment.headline(made)}, {made['threads']} threads, float32, batch"
+      f" 1, greedy, {TOKENS} tokens a row, milliseconds a token.",
+      "",
+      "| task | rows | specjax | transformers' generate | times faster | rows"
+      " that differ |",
+      "|---|---|---|---|---|---|",
+  ]
+  for cell in made["generate"]:
+    faster = cell["times_faster"]
+    lines.append(
+        f"| {cell['task']} | {cell['rows']} | {cell['specjax_ms']:.2f} |"
+        f" {cell['transformers_ms']:.2f} | {faster['median']:.1f}"
+        f" ({faster['low']:.1f} to {faster['high']:.1f}) |"
+        f" {cell['differing_rows']} |"
+    )
+  lines += [
+      "",
+      "Milliseconds of one step, and of reading the weights that it reads:",
+      "",
+      f"| model | MB | 1 token | {WIDTH} tokens | floor, one thread | floor,"
+      " all threads |",
+      "|---|---|---|---|---|---|",
+  ]
+  for cell in made["steps"]:
+    lines.append(
+        f"| {cell['model']} | {cell['megabytes']:.1f} | {cell['step_ms']:.2f} |"
+        f" {cell['verify_ms']:.2f} | {cell['floor_one_thread_ms']:.2f} |"
+        f" {cell['floor_all_threads_ms']:.2f} |"
+    )
+  return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+  """Measures, prints and writes."""
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  parser.add_argument("--rows", type=int, default=8, help="of each task")
+  parser.add_argument("--repeats", type=int, default=7)
+  parser.add_argument("--out", default="results")
+  arguments = parser.parse_args()
+  folder = output.folder(arguments.out)
+  made = environment.where(
+      f"{COMMAND} --rows {arguments.rows} --repeats {arguments.repeats}"
+  )
+  made["threads"] = threads()
+  made["generate"] = [
+      generate_times(task, arguments.rows, arguments.repeats) for task in TASKS
+  ]
+  made["steps"] = [step_times(name) for name in MODELS]
+  writing.write(folder / "baseline.json", output.dumps(made))
+  writing.write(folder / "baseline.md", markdown(made))
+  print(markdown(made))
+
+
+if __name__ == "__main__":
+  try:
+    main()
+  except ImportError as error:
+    sys.exit(f"experiments.baseline: {error}: pip install 'specjax[parity]'")
+  except errors.UserError as error:
+    sys.exit(f"experiments.baseline: {error}")

@@ -1,0 +1,83 @@
+"""Sequence-level distillation: the texts that a teacher writes itself.
+
+A draft is asked to go on with what its target has written, so that is what it
+should learn from, not references (Kim and Rush, arXiv 1606.07947; DistillSpec,
+arXiv 2310.08461). Outputs are kept as ids: sampled ids are not always those
+that the tokenizer would make of their text.
+"""
+
+import dataclasses
+import json
+import pathlib
+from typing import Callable, Sequence
+
+from specjax import pipeline
+from specjax import settings as settings_lib
+from specjax import writing as writing_lib
+
+_PART = 1024  # rows of a file: what a kill can cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Writing:
+  """How a teacher's texts are made.
+
+  Attributes:
+    temperature: 0 is greedy.
+    max_new_tokens: longer outputs are cut, without EOS.
+    max_source_tokens: longer sources are cut.
+    batch: rows decoded at a time.
+  """
+
+  temperature: float
+  max_new_tokens: int
+  max_source_tokens: int
+  batch: int = 64
+
+
+def written(
+    teacher,
+    sources: Sequence[str],
+    writing: Writing,
+    folder: pathlib.Path,
+    tick: Callable[[int], None] = lambda rows: None,
+) -> list[list[int]]:
+  """The teacher's output ids for each source.
+
+  What is in `folder` already is read, not made again; a run that was killed
+  goes on with the next part.
+
+  Args:
+    teacher: a checkpoints.Checkpoint.
+    sources: texts with their task's prefix.
+    writing: how.
+    folder: of this teacher's texts.
+    tick: called with the number of rows done.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  decoder = pipeline.Decoder(teacher, batch=writing.batch)
+  settings = settings_lib.Settings(temperature=writing.temperature)
+  # By length, so that a batch holds little padding.
+  order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+  out: dict[int, list[int]] = {}
+  for start in range(0, len(order), _PART):
+    rows = order[start : start + _PART]
+    path = folder / f"t{writing.temperature:g}_{start:07d}.jsonl"
+    if not path.exists():
+      results = decoder(
+          [sources[i] for i in rows],
+          settings,
+          max_new_tokens=writing.max_new_tokens,
+          max_source_tokens=writing.max_source_tokens,
+          ids=rows,
+      )
+      lines = [
+          json.dumps({"row": i, "tokens": result.tokens}) + "\n"
+          for i, result in zip(rows, results)
+      ]
+      writing_lib.write(path, "".join(lines))
+    for line in path.read_text(encoding="utf-8").splitlines():
+      entry = json.loads(line)
+      out[entry["row"]] = entry["tokens"]
+    tick(len(rows))
+  return [out[i] for i in range(len(sources))]

@@ -33,6 +33,7 @@ def load(
     name: str,
     dtype=jnp.float32,
     *,
+    keep_bfloat16: bool = True,
     hint: str = "mini/target is a model that ships with the package",
 ) -> Checkpoint:
   """Finds, reads and checks a model.
@@ -41,6 +42,8 @@ def load(
     name: a folder, a shipped model such as mini/target, or a Hugging Face
       name; see `resolve.resolve`.
     dtype: of parameters and activations.
+    keep_bfloat16: matrices that are stored in bfloat16 stay so, whatever the
+      dtype: half the memory, and the same law.
     hint: what a person can do where the model can't be had.
 
   Raises:
@@ -48,7 +51,7 @@ def load(
   """
   directory = resolve_lib.resolve(name, hint=hint)
   tokenizer = tokenizer_lib.Tokenizer.load(directory)
-  module, params = hf.load_t5(directory, dtype)
+  module, params = hf.load_t5(directory, dtype, keep_bfloat16=keep_bfloat16)
   if tokenizer.size > module.config.vocab_size:
     raise UserError(
         f"{directory}: the tokenizer has {tokenizer.size} ids, the model only"

@@ -29,6 +29,7 @@ from specjax.models import t5
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_MATRICES = ("kernel", "shared")
 _FLOATS = ("F32", "F16", "BF16")
 _SHARD_BYTES = 5 * 10**9
 
@@ -41,15 +42,20 @@ class Tensor:
 
   shape: tuple[int, ...]
   read: Callable[[], np.ndarray]
+  bfloat16: bool = False
 
 
-def load_t5(directory, dtype=jnp.float32) -> tuple[t5.T5, dict[str, Any]]:
+def load_t5(
+    directory, dtype=jnp.float32, *, keep_bfloat16: bool = False
+) -> tuple[t5.T5, dict[str, Any]]:
   """Reads a T5 directory.
 
   Args:
     directory: holds config.json and model.safetensors or its shards, in
       float32, bfloat16 or float16.
     dtype: of the parameters and of the module's activations.
+    keep_bfloat16: matrices that are stored in bfloat16 stay so, whatever the
+      dtype: half the memory, and the same law (models.products).
 
   Returns:
     The module and its parameters, ready for `module.apply(params, ...)`.
@@ -69,12 +75,19 @@ def load_t5(directory, dtype=jnp.float32) -> tuple[t5.T5, dict[str, Any]]:
     if not config.tied and fields.get("tie_word_embeddings") is not False:
       if names.SHARED in tensors:
         tensors.setdefault(names.HEAD, tensors[names.SHARED])
-    params = params_from_tensors(config, tensors, dtype, directory)
+    params = params_from_tensors(
+        config, tensors, dtype, directory, keep_bfloat16=keep_bfloat16
+    )
   return t5.T5(config, dtype=dtype), params
 
 
 def params_from_tensors(
-    config: t5.T5Config, tensors: dict[str, Tensor], dtype, where
+    config: t5.T5Config,
+    tensors: dict[str, Tensor],
+    dtype,
+    where,
+    *,
+    keep_bfloat16: bool = False,
 ) -> dict[str, Any]:
   """Stored tensors -> parameters.
 
@@ -84,6 +97,7 @@ def params_from_tensors(
       accepted where they are equal to it.
     dtype: of the parameters.
     where: the directory, for messages.
+    keep_bfloat16: matrices that are stored in bfloat16 stay so.
 
   Raises:
     UserError: names every missing, surplus and wrongly shaped tensor, a copy
@@ -96,7 +110,10 @@ def params_from_tensors(
   )
   flat = {}
   for name, (path, _) in table.items():
-    value = _cast(name, tensors[name].read(), dtype, where)
+    keep = keep_bfloat16 and tensors[name].bfloat16 and path[-1] in _MATRICES
+    value = _cast(
+        name, tensors[name].read(), jnp.bfloat16 if keep else dtype, where
+    )
     flat[path] = jnp.asarray(_turned(path, value))
   return {"params": traverse_util.unflatten_dict(flat)}
 
@@ -197,7 +214,9 @@ def _open(stack, path, expected) -> dict[str, Tensor]:
       )
   return {
       name: Tensor(
-          tuple(view.get_shape()), lambda name=name: file.get_tensor(name)
+          tuple(view.get_shape()),
+          lambda name=name: file.get_tensor(name),
+          bfloat16=view.get_dtype() == "BF16",
       )
       for name, view in views.items()
   }

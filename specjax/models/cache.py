@@ -63,12 +63,13 @@ def empty_cache(
 def write(cache_BHSK, new_BHTK, slot_BT):
   """Puts each token's entry in its slot; slots at or past S are dropped."""
 
-  def write_row(cache_HSK, new_HTK, slot_T):
-    return cache_HSK.at[:, slot_T].set(
-        new_HTK.astype(cache_HSK.dtype), mode="drop"
-    )
+  def write_head(cache_SK, new_TK, slot_T):
+    return cache_SK.at[slot_T].set(new_TK.astype(cache_SK.dtype), mode="drop")
 
-  return jax.vmap(write_row)(cache_BHSK, new_BHTK, slot_BT)
+  # An index for each head too: XLA turns a scatter with one index in all into
+  # slices that cost copies of the whole cache.
+  slot_BHT = jnp.broadcast_to(slot_BT[:, None], new_BHTK.shape[:-1])
+  return jax.vmap(jax.vmap(write_head))(cache_BHSK, new_BHTK, slot_BHT)
 
 
 def chain_query(tokens_BT, start_B, slots: int, active_BT) -> Query:

@@ -4,21 +4,14 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from specjax.models import products
+
 # Finite, so that a query that sees nothing gives a number and not NaN.
 MASKED = -1e30
 
 
-def precision(dtype) -> jax.lax.Precision | None:
-  """float32 means float32: TPUs and GPUs multiply in less unless told."""
-  return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
-
-
 class Linear(nn.Module):
-  """y = x W without bias; W is stored [in, out].
-
-  XLA's CPU kernels read a matrix of this layout as it lies, for one token and
-  for a handful; of the other layout they first make a copy.
-  """
+  """y = x W without bias; W is stored [in, out]."""
 
   features: int
   stddev: float
@@ -32,12 +25,7 @@ class Linear(nn.Module):
         nn.initializers.normal(self.stddev),
         (x.shape[-1], self.features),
     )
-    return jax.lax.dot_general(
-        x.astype(self.dtype),
-        kernel_IO.astype(self.dtype),
-        (((x.ndim - 1,), (0,)), ((), ())),
-        precision=precision(self.dtype),
-    )
+    return products.product(x, kernel_IO, self.dtype).astype(self.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -75,7 +63,7 @@ def attend(query_BHTK, key_BHSK, value_BHSK, bias_BHTS, mask_BTS):
       query_BHTK,
       key_BHSK,
       preferred_element_type=jnp.float32,
-      precision=precision(query_BHTK.dtype),
+      precision=products.precision(query_BHTK.dtype),
   )
   if bias_BHTS is not None:
     scores_BHTS = scores_BHTS + bias_BHTS
@@ -85,7 +73,7 @@ def attend(query_BHTK, key_BHSK, value_BHSK, bias_BHTS, mask_BTS):
       "BHTS,BHSK->BHTK",
       weight_BHTS,
       value_BHSK,
-      precision=precision(value_BHSK.dtype),
+      precision=products.precision(value_BHSK.dtype),
   )
   out_BTHK = jnp.swapaxes(out_BHTK, 1, 2)
   return out_BTHK.reshape(*out_BTHK.shape[:2], -1)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from specjax.models import cache as cache_lib
 from specjax.models import layers
+from specjax.models import products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,12 +342,7 @@ class T5(nn.Module):
     if not self.config.tied:
       return self.lm_head(hidden_BTD).astype(jnp.float32)
     scaled_BTD = hidden_BTD * self.config.logit_scale
-    return jnp.einsum(
-        "BTD,VD->BTV",
-        scaled_BTD,
-        self.shared.astype(self.dtype),
-        precision=layers.precision(self.dtype),
-    ).astype(jnp.float32)
+    return products.product(scaled_BTD, self.shared, self.dtype, out_in=True)
 
   def empty_cache(self, batch: int, slots: int) -> cache_lib.Cache:
     """A cache of `slots` slots a row; needs no parameters."""

@@ -1,0 +1,99 @@
+"""The matrix product: float32's accuracy from bfloat16 weights."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import checkpoints
+from specjax.checkpoints import hf
+from specjax.models import products
+from tests import tiny
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+
+
+def case(rows, dtype, seed=0, width=96):
+  """x [rows, 64] of many magnitudes, a bfloat16 kernel [64, width]."""
+  rng = np.random.default_rng(seed)
+  x = rng.standard_normal((rows, 64)) * np.exp(3 * rng.standard_normal((rows, 64)))
+  kernel = jnp.asarray(rng.standard_normal((64, width)), BF16)
+  return jnp.asarray(x, dtype), kernel
+
+
+def worst(got, x, kernel) -> float:
+  """Largest error over the size of what was added up."""
+  x, kernel = np.asarray(x, np.float64), np.asarray(kernel, np.float64)
+  size = np.abs(x) @ np.abs(kernel)
+  return float(np.max(np.abs(np.asarray(got, np.float64) - x @ kernel) / size))
+
+
+@pytest.mark.parametrize("rows", (1, 4, 16, 17, 40))
+@pytest.mark.parametrize("out_in", (False, True))
+def test_bfloat16_weights_give_float32_products(rows, out_in):
+  """For few rows and for many; a bfloat16 activation would err by 1e-3."""
+  x, kernel = case(rows, F32)
+  run = jax.jit(functools.partial(products.product, dtype=F32, out_in=out_in))
+  got = run(x, kernel.T if out_in else kernel)
+  assert got.shape == (rows, 96) and got.dtype == F32
+  assert worst(got, x, kernel) < 1e-6
+
+
+def test_other_platforms_split_too():
+  x, kernel = case(40, F32)
+  got = jax.jit(products._by_parts, static_argnums=2)(x, kernel, False)
+  assert worst(got, x, kernel) < 1e-6
+
+
+@pytest.mark.parametrize("rows", (1, 2, 40))
+def test_bfloat16_activations_are_summed_in_float32(rows):
+  x, kernel = case(rows, BF16)
+  got = jax.jit(functools.partial(products.product, dtype=BF16))(x, kernel)
+  assert got.shape == (rows, 96) and got.dtype == F32
+  assert worst(got, x, kernel) < 1e-6
+
+
+def test_leading_axes_and_other_types_of_kernels():
+  x, kernel = case(6, F32)
+  x_BTI = x.reshape(2, 3, 64)
+  run = jax.jit(functools.partial(products.product, dtype=F32))
+  np.testing.assert_allclose(
+      run(x_BTI, kernel),
+      run(x, kernel.astype(F32)).reshape(2, 3, 96),
+      rtol=1e-4,
+      atol=1e-4,
+  )
+
+
+def test_matrices_keep_their_stored_type_where_asked(tmp_path):
+  spiece = tiny.write_tokenizer(tmp_path)
+  for stored in (BF16, F32):
+    hf.save_random_t5(
+        tmp_path / "m", tiny.SHAPE, dtype=stored, tokenizer_file=spiece
+    )
+    params = checkpoints.load(str(tmp_path / "m")).params["params"]
+    layer = params["decoder_layers_0"]
+    assert layer["attention"]["q"]["kernel"].dtype == stored
+    assert params["shared"].dtype == stored
+    assert layer["cross_norm"]["scale"].dtype == F32
+    upcast = checkpoints.load(str(tmp_path / "m"), keep_bfloat16=False)
+    assert all(leaf.dtype == F32 for leaf in jax.tree.leaves(upcast.params))
+
+
+def test_kept_weights_have_the_same_law(tmp_path):
+  spiece = tiny.write_tokenizer(tmp_path)
+  hf.save_random_t5(tmp_path / "m", tiny.SHAPE, dtype=BF16, tokenizer_file=spiece)
+  source = jnp.array([[5, 6, 7, 1]])
+  kept, upcast = (
+      checkpoints.load(str(tmp_path / "m"), keep_bfloat16=keep)
+      for keep in (True, False)
+  )
+  logits = [
+      jax.jit(each.module.apply)(
+          each.params, source, source > 0, jnp.array([[0, 5, 9]])
+      )
+      for each in (kept, upcast)
+  ]
+  np.testing.assert_allclose(*logits, rtol=0, atol=1e-5)

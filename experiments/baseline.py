@@ -177,11 +177,12 @@ def formulations() -> list[dict]:
 def _chain(way, inputs, kernels, x, count):
   """`count` times all products, each waiting for all of the one before."""
 
-  def once(_, x):
+  def once(_, first):
+    x = first
     for size, kernel in zip(inputs, kernels):
       y = way(x[:, :size], kernel)
       # Of a slice XLA would compute no more than what it shows.
-      x = x / 2 + jnp.max(y, axis=1, keepdims=True).astype(x.dtype) / size
+      x = first / 2 + jnp.max(y, axis=1, keepdims=True).astype(x.dtype) / size
     return x
 
   return jax.lax.fori_loop(0, count, once, x)

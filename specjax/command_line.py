@@ -26,6 +26,8 @@ _ABSL = re.compile(r"--?(flagfile|undefok)(=|$)")
 # Longer messages of others are cut.
 _WIDTH = 300
 
+_EMPTY_TEXT = re.compile(r"--?config\.data\.text=\s*")
+
 
 def read(argv: Sequence[str]) -> sections.Experiment:
   """Arguments -> the frozen config.
@@ -40,6 +42,9 @@ def read(argv: Sequence[str]) -> sections.Experiment:
   path, argv = _take_path(argv)
   name, config = load(path)
   _check_names(argv, list(config_lib.leaves()))
+  if any(map(_EMPTY_TEXT.fullmatch, argv)):
+    # Else an unset shell variable would start the whole experiment.
+    raise errors.UserError("data.text: is empty; give a text, or no option")
   return config_lib.build(_override(config, argv, _explain), name)
 
 
@@ -55,8 +60,8 @@ def load(path: str) -> tuple[str, config_dict.ConfigDict]:
     file, _, variant = path.partition(":")
   if not os.path.isfile(file):
     raise errors.UserError(
-        f"config: {_short(file)} is no file; give --config"
-        " configs/ende_t5small.py"
+        f"config: {_short(file)} is no file here; give the path of one, such"
+        " as configs/ende_t5small.py in the checkout"
     )
   try:
     config = _run_file(file, variant)

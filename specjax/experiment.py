@@ -16,6 +16,7 @@ from specjax import pipeline
 from specjax import prepare as prepare_lib
 from specjax import settings as settings_lib
 from specjax.measure import acceptance
+from specjax.measure import environment
 from specjax.measure import lossless
 from specjax.measure import report as report_lib
 from specjax.measure import steps as steps_lib
@@ -49,9 +50,9 @@ def run(
   Returns:
     The report and its details, see measure.report.
   """
+  where = environment.where(command)
   with _Progress() as progress:
-    measured = _measure(setup, progress)
-  return report_lib.make(dataclasses.replace(measured, command=command))
+    return report_lib.make(_measure(setup, progress, where))
 
 
 def trace(setup: prepare_lib.Setup) -> pipeline.Result:
@@ -67,7 +68,7 @@ def trace(setup: prepare_lib.Setup) -> pipeline.Result:
 
 
 def _measure(
-    setup: prepare_lib.Setup, progress: "_Progress"
+    setup: prepare_lib.Setup, progress: "_Progress", where
 ) -> report_lib.Measured:
   config = setup.config
   measure, rows = config.measure, len(setup.requests)
@@ -108,6 +109,7 @@ def _measure(
       steps=steps,
       times=times,
       timed_rows=sum(len(group.rows) for group in timed),
+      where=where,
   )
 
 
@@ -176,7 +178,8 @@ def mismatches(
       gap = lossless.two_best_gap(
           setup.target.module, setup.target.params, batch, text_BS, position
       )
-      found.append(lossless.Mismatch(i, position, gap))
+      bound = lossless.NEAR_TIE[setup.config.decode.dtype]
+      found.append(lossless.Mismatch(i, position, gap, bound))
   return found
 
 

@@ -133,13 +133,24 @@ def make_requests(
   Args:
     target: whose tokenizer and start token are used.
     texts: the sources, with their task's prefix.
-    settings: sampling of all of them.
+    settings: sampling of all of them; eos None is the model's own.
     max_new_tokens: budget of each.
     ids: of the requests; 0, 1, ... where None.
-    max_source_tokens: longer sources are cut.
+    max_source_tokens: longer sources are cut; 2 or more.
+
+  Raises:
+    errors.UserError: a text is empty or no string, or another argument does
+      not fit; the message names it.
   """
   if isinstance(texts, str):
     raise errors.UserError("texts: give a list of strings, got one string")
+  texts = list(texts)
+  errors.require(
+      settings_lib.is_whole(max_source_tokens, 2),
+      "max_source_tokens",
+      "give 2 or more",
+      max_source_tokens,
+  )
   if ids is not None and len(ids) != len(texts):
     raise errors.UserError(
         f"ids: give one a text, got {len(ids)} for {len(texts)} texts"
@@ -147,6 +158,10 @@ def make_requests(
   for i, text in enumerate(texts):
     if not isinstance(text, str) or not text.strip():
       raise errors.UserError(f"texts: number {i} is empty or not a string")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+      raise errors.UserError(
+          f"texts: number {i} holds half of a surrogate pair; give Unicode text"
+      )
   tokenizer = target.tokenizer
   rows = [
       row if len(row) <= max_source_tokens
@@ -154,6 +169,9 @@ def make_requests(
       for row in tokenizer.encode_batch(list(texts))
   ]
   start = target.module.config.decoder_start_token_id
+  if settings.eos is None:
+    own = (target.module.config.eos_token_id,)
+    settings = dataclasses.replace(settings, eos=own)
   return [
       requests_lib.Request(i, tuple(row), (start,), settings, max_new_tokens)
       for i, row in zip(ids if ids is not None else range(len(rows)), rows)
@@ -235,6 +253,10 @@ def _rounds(state: state_lib.State, i: int) -> tuple[Round, ...]:
 class Decoder:
   """Decodes lists of strings.
 
+  Compiles once for each number of rows (`batch`, or fewer texts), padded
+  source width (a multiple of 32), max_new_tokens and number of EOS ids; other
+  settings, seeds and texts cost nothing.
+
   Attributes:
     target: whose law comes out.
     drafts: where drafts come from; NO_DRAFTS is plain decoding.
@@ -248,8 +270,16 @@ class Decoder:
   batch: int = 8
 
   def __post_init__(self):
-    if self.batch < 1:
-      raise errors.UserError(f"batch: give 1 or more, got {self.batch}")
+    for field, kind, remedy in (
+        ("target", checkpoints.Checkpoint, 'load("mini/target")'),
+        ("drafts", Drafts, 'draft_model(target, "mini/small", gamma=4)'),
+    ):
+      value = getattr(self, field)
+      errors.require(
+          isinstance(value, kind), field, f"give {remedy} or alike", value
+      )
+    good = settings_lib.is_whole(self.batch, 1)
+    errors.require(good, "batch", "give 1 or more", self.batch)
 
   def __call__(
       self,
@@ -273,10 +303,13 @@ class Decoder:
       ids: of the requests; a text keeps its random numbers with its id.
       seed: of the run.
       log_probs: also report each token's log-probabilities.
-      trace: also report each round.
+      trace: also report each round, as a rule with a trace does anyway.
 
     Returns:
       One Result a text, in order.
+
+    Raises:
+      errors.UserError: an argument does not fit; the message names it.
     """
     requests = make_requests(
         self.target,
@@ -286,6 +319,7 @@ class Decoder:
         max_source_tokens=max_source_tokens,
         ids=ids,
     )
+    trace = trace or self.rule.trace
     loop = loop_lib.Loop(
         self.target.module,
         self.drafts.drafter,

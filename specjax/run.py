@@ -78,8 +78,8 @@ def show_text(config: sections.Experiment) -> None:
   """Decodes `data.text` and shows every round."""
   setup = prepare.prepare(config)
   result = experiment.trace(setup)
-  print(f"input   {setup.examples[0].source}")
-  print(f"output  {result.text}")
+  print(f"input   {show.plain(setup.examples[0].source)}")
+  print(f"output  {show.plain(result.text)}")
   if result.finish == "length":
     print("        (cut at decode.max_new_tokens)")
   pieces = setup.target.tokenizer.pieces

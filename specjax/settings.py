@@ -42,7 +42,8 @@ class Settings:
       that crosses the line stays. 0 is greedy, 1 keeps all.
     min_new_tokens: no EOS before so many new tokens.
     forced_first: id of the first new token, or None.
-    eos: ids that end a text.
+    eos: ids that end a text; None is the model's own, or T5's 1 where no
+      model is asked.
     suppressed: ids that never come out.
 
   Raises:
@@ -54,8 +55,13 @@ class Settings:
   top_p: float = 1.0
   min_new_tokens: int = 0
   forced_first: int | None = None
-  eos: tuple[int, ...] = (1,)
+  eos: tuple[int, ...] | None = None
   suppressed: tuple[int, ...] = ()
+
+  @property
+  def ends(self) -> tuple[int, ...]:
+    """The ids that end a text."""
+    return (1,) if self.eos is None else self.eos
 
   def __post_init__(self):
     low, high = TEMPERATURES
@@ -85,8 +91,9 @@ class Settings:
     )
     for field in ("eos", "suppressed"):
       ids = getattr(self, field)
-      errors.require(are_ids(ids), field, "give a tuple of token ids", ids)
-      object.__setattr__(self, field, tuple(ids))
+      if field != "eos" or ids is not None:
+        errors.require(are_ids(ids), field, "give a tuple of token ids", ids)
+        object.__setattr__(self, field, tuple(ids))
     errors.require(
         first is None or is_whole(first),
         "forced_first",
@@ -95,7 +102,7 @@ class Settings:
     )
     errors.require(
         first not in self.suppressed
-        and not (self.min_new_tokens and first in self.eos),
+        and not (self.min_new_tokens and first in self.ends),
         "forced_first",
         "give an id that suppressed and min_new_tokens allow",
         first,
@@ -152,7 +159,7 @@ def stack(settings: list[Settings], vocabulary: int) -> Sampling:
     )
     first = () if row.forced_first is None else (row.forced_first,)
     for field, ids in (
-        ("eos", row.eos),
+        ("eos", row.ends),
         ("suppressed", row.suppressed),
         ("forced_first", first),
     ):
@@ -162,15 +169,15 @@ def stack(settings: list[Settings], vocabulary: int) -> Sampling:
           f"give ids below the vocabulary's size {vocabulary}",
           ids,
       )
-    banned = suppressed | set(row.eos if row.min_new_tokens else ())
+    banned = suppressed | set(row.ends if row.min_new_tokens else ())
     errors.require(
         len(banned) < vocabulary,
         "suppressed",
         "leave at least one token",
         row.suppressed,
     )
-  width = max(len(row.eos) for row in settings)
-  eos = [row.eos + (-1,) * (width - len(row.eos)) for row in settings]
+  width = max(len(row.ends) for row in settings)
+  eos = [row.ends + (-1,) * (width - len(row.ends)) for row in settings]
   suppressed_V = np.zeros(vocabulary, bool)
   suppressed_V[list(suppressed)] = True
   # More than V keeps all as V does, and fits an int32.

@@ -9,7 +9,6 @@ rows beside it.
 """
 
 import dataclasses
-import hashlib
 import pathlib
 import sys
 from typing import Sequence
@@ -41,6 +40,9 @@ from specjax.training import texts
 
 def main(argv: Sequence[str]) -> int:
   """Trains every model that the config names; returns the exit code."""
+  if {"--help", "-h", "-help"} & set(argv[1:]):
+    print(__doc__)
+    return 0
   try:
     train(command_line.read_values(argv)[1])
     return 0
@@ -59,7 +61,12 @@ def main(argv: Sequence[str]) -> int:
 def train(config) -> None:
   """Builds what is missing, then trains and writes each model."""
   # What is wrong is told now.
+  if "models" not in config:
+    raise errors.UserError(
+        "config: names no models to train; give --config configs/train_mini.py"
+    )
   curves.check()
+  check_options(config)
   for name in config.models:
     train_config(config, name)
   compiled = pathlib.Path(config.out).absolute() / "compiled"
@@ -104,6 +111,12 @@ class Material:
       )
     model_file = vocabulary.build(folder)
     tokenizer = tokenizer_lib.Tokenizer(model_file)
+    errors.require(
+        settings.is_whole(config.vocabulary, tokenizer.size),
+        "vocabulary",
+        f"give the tokenizer's {tokenizer.size} ids or more",
+        config.vocabulary,
+    )
     together = sum(pairs.values(), [])
     dev = {
         task: corpus.read_split(folder, task, "dev")[: config.held_out_rows]
@@ -164,6 +177,25 @@ def train_config(
   )
 
 
+def check_options(config) -> None:
+  """Refuses options of the whole family.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
+  """
+  rows, temperatures = config.held_out_rows, config.teacher_temperatures
+  errors.require(
+      settings.is_whole(rows, 1), "held_out_rows", "give 1 or more", rows
+  )
+  errors.require(
+      bool(temperatures), "teacher_temperatures", "give one or more", ()
+  )
+  for temperature in temperatures:
+    settings.Settings(temperature=temperature)
+  if config.teacher:
+    resolve.find(config.teacher, hint="")
+
+
 def check_shape(name: str, entry) -> None:
   """Refuses a model's section whose numbers are none.
 
@@ -184,7 +216,11 @@ def train_one(config, name: str, material: Material) -> None:
         hint="train the target first: --config configs/train_mini.py:target",
     )
     pairs = teacher_pairs(config, teacher, material)
-  run = train_config(config, name, teacher and teacher.module.config)
+  run = dataclasses.replace(
+      train_config(config, name, teacher and teacher.module.config),
+      # What it reads is part of the recipe: the teacher's outputs, too.
+      data=texts.digest(*pairs, *material.held_out.values()),
+  )
   params = loop.run(
       run, pairs, material.held_out, teacher.params if teacher else ()
   )
@@ -203,9 +239,9 @@ def train_one(config, name: str, material: Material) -> None:
 
 def teacher_pairs(config, teacher: checkpoints.Checkpoint, material: Material):
   """The train split's source ids with what the teacher makes of them."""
-  weights = pathlib.Path(resolve.resolve(teacher.name)) / hf.WEIGHTS
-  digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:12]
-  folder = pathlib.Path(config.out) / "texts" / digest
+  model = resolve.resolve(teacher.name, hint="")
+  weights = texts.digest_of_files(model.glob("*.safetensors"))
+  folder = pathlib.Path(config.out) / "texts" / weights
   sources, targets = [], []
   for temperature in config.teacher_temperatures:
     writing = texts.Writing(

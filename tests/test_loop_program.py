@@ -23,44 +23,67 @@ MODEL = mocks.TableModel(VOCABULARY)
 TABLE = mocks.random_table(MODEL, 0)
 DRAFT = TABLE + mocks.random_table(MODEL, 1)
 DRAFTER = model_drafter.ModelDrafter(MODEL, 2)
+SOURCE_WIDTH = 4
+T5, T5_PARAMS = mocks.tiny_t5(vocabulary=VOCABULARY)
 BUDGET, ROWS = 300, 3
 PLAIN = Loop(MODEL, none.NoDrafter(), TokenRule()), (TABLE, ())
 SPECULATIVE = Loop(MODEL, DRAFTER, TokenRule()), (TABLE, DRAFT)
 BOTH = pytest.mark.parametrize(
     "loop, tables", [PLAIN, SPECULATIVE], ids=["plain", "drafts"]
 )
+T5_PLAIN = Loop(T5, none.NoDrafter(), TokenRule()), (T5_PARAMS, ())
+T5_PAIR = (
+    Loop(T5, model_drafter.ModelDrafter(T5, 2), TokenRule()),
+    (T5_PARAMS, mocks.blurred(T5_PARAMS, 1, 0.2)),
+)
+ALL = pytest.mark.parametrize(
+    "loop, tables",
+    [PLAIN, SPECULATIVE, T5_PLAIN, T5_PAIR],
+    ids=["plain", "drafts", "t5-plain", "t5-drafts"],
+)
 
 
-def make_batch(prompts, settings, budgets, seed=0):
+def make_batch(loop, sources, prompts, settings, budgets, seed=0):
+  """The sources are for a T5; tables read none."""
+  if loop.target is MODEL:
+    sources = (None,)
   return requests_lib.make_batch(
-      mocks.requests(settings, budgets, prompts=prompts),
+      mocks.requests(settings, budgets, prompts=prompts, sources=sources),
       vocabulary=VOCABULARY,
       seed=seed,
       rows=ROWS,
+      source_width=SOURCE_WIDTH,
   )
 
 
-def batches():
+def batches(loop):
   """Two of one padded shape, unlike in all else."""
   yield make_batch(
-      [(0, 1, 2), (3,)], [Settings(), Settings(0.7, top_k=2)], [20, 11]
+      loop,
+      [(5, 3, 1), (2,)],
+      [(0, 1, 2), (3,)],
+      [Settings(eos=(1,)), Settings(0.7, top_k=2, eos=(1,))],
+      [20, 11],
   )
   yield make_batch(
+      loop,
+      [(4, 1), (6, 6, 2, 1), (3,)],
       [(4,), (5, 5), (2, 6, 0)],
       [
           Settings(1.0, top_p=0.5, eos=(2,)),
-          Settings(min_new_tokens=4, forced_first=3),
-          Settings(suppressed=()),
+          Settings(min_new_tokens=4, forced_first=3, eos=(1,)),
+          Settings(suppressed=(), eos=(1,)),
       ],
       [5, 300, 17],
       seed=1,
   )
 
 
-def test_one_compilation_for_a_shape(caplog):
-  loop, tables = SPECULATIVE
+@ALL
+def test_one_compilation_for_a_shape(caplog, loop, tables):
+  jax.clear_caches()  # Whatever other tests have compiled.
   compiled = []
-  for batch in list(batches()):
+  for batch in list(batches(loop)):
     caplog.clear()
     with jax.log_compiles():
       state = mocks.decode(loop, *tables, batch, BUDGET)
@@ -78,9 +101,9 @@ def cache_leaves(state):
   return jax.tree.leaves(caches)
 
 
-@BOTH
+@ALL
 def test_no_host_round_trip_and_caches_in_place(loop, tables):
-  state = loop.prefill(*tables, next(batches()), BUDGET)
+  state = loop.prefill(*tables, next(batches(loop)), BUDGET)
   lowered = Loop.run.lower(loop, *tables, state)
   text = lowered.as_text()
   assert "while" in text
@@ -103,11 +126,16 @@ def test_a_callback_would_be_seen():
   assert "callback" in faulty.lower(jnp.ones(3)).as_text()
 
 
-@BOTH
+@ALL
 def test_the_state_is_donated(loop, tables):
-  batch = next(batches())
+  batch = next(batches(loop))
   state = loop.prefill(*tables, batch, BUDGET)
+  places = [leaf.unsafe_buffer_pointer() for leaf in cache_leaves(state)]
   final = loop.run(*tables, state)
+  # Every cache is where it was: no copy, and none swapped for another.
+  assert places == [
+      leaf.unsafe_buffer_pointer() for leaf in cache_leaves(final)
+  ]
   for leaf in cache_leaves(state) + [state.tokens_BS]:
     assert leaf.is_deleted()
   # What was not the state's stays usable.
@@ -118,7 +146,7 @@ def test_the_state_is_donated(loop, tables):
 @BOTH
 def test_keys_serve_once_and_nothing_is_nan(loop, tables):
   """sgl-project/sglang-jax#940: no key serves twice, and nothing is NaN."""
-  for batch in batches():
+  for batch in batches(loop):
     with jax.debug_key_reuse(True), jax.debug_nans(True):
       state = mocks.decode(loop, *tables, batch, BUDGET)
     assert np.all(state.done_B)

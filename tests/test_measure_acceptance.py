@@ -198,3 +198,6 @@ def test_two_best_gap(dtype):
 def test_near_ties():
   assert lossless.Mismatch(0, 3, 9e-5).near_tie
   assert not lossless.Mismatch(0, 3, 1.1e-4).near_tie
+  bound = lossless.NEAR_TIE["bfloat16"]
+  assert lossless.Mismatch(0, 3, 0.04, bound).near_tie
+  assert not lossless.Mismatch(0, 3, 0.3, bound).near_tie

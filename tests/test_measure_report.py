@@ -86,7 +86,12 @@ def measured(**fields) -> report_lib.Measured:
           },
       ),
       timed_rows=2,
-      command="python -m specjax.run --config 'a|b'",
+      where={
+          "command": "python -m specjax.run --config 'a|b'",
+          "commit": "c" * 40,
+          "date": "2022-11-30",
+          "device": "cpu: 2 x test",
+      },
   )
   return report_lib.Measured(**(values | fields))
 
@@ -152,7 +157,12 @@ def test_mismatches_are_listed():
   report, details = report_lib.make(measured(mismatches=found))
   assert report["mismatched_rows"] == 2
   assert details["mismatches"][0] == {
-      "row": 0, "position": 3, "gap": 2e-5, "near_tie": True, "id": "a"
+      "row": 0,
+      "position": 3,
+      "gap": 2e-5,
+      "bound": 1e-4,
+      "near_tie": True,
+      "id": "a",
   }
   text = tables.text(report, details)
   first, second = text.index("NOT a near tie; id b"), text.index("2e-05")

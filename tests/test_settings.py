@@ -105,7 +105,6 @@ def test_processors_come_before_temperature():
         dict(forced_first=2**31),
         dict(forced_first=True),
         dict(eos=1),
-        dict(eos=None),
         dict(eos="1"),
         dict(eos=(-1,)),
         dict(eos=(2**31,)),

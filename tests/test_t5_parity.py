@@ -7,12 +7,14 @@ not tokens: an argmax can't see a wrong scale.
 
 import dataclasses
 import functools
+import json
 import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from specjax.checkpoints import hf
 from specjax.models import cache as cache_lib
@@ -23,6 +25,7 @@ VERSIONS = ("t5_v1_0", "t5_v1_1")
 LENGTHS = (3, 20, 130)
 SLOTS = 140
 TOLERANCE = 1e-5
+LIVE_TOLERANCE = 1e-4
 
 V1_0 = t5.T5Config(
     vocab_size=50,
@@ -38,6 +41,8 @@ V1_0 = t5.T5Config(
 V1_1 = dataclasses.replace(
     V1_0, d_kv=4, num_layers=1, num_decoder_layers=2, gated=True, tied=False
 )
+# specjax.train makes gated models, tied or not.
+GATED_TIED = dataclasses.replace(V1_1, tied=True)
 
 
 @functools.cache
@@ -58,19 +63,21 @@ def _encode(module, params, source_BL, mask_BL):
   return module.apply(params, source_BL, mask_BL, method="encode")
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _decode(module, params, tokens_BT, start, active_BT, cache, memory):
+@functools.partial(jax.jit, static_argnums=(0, 7))
+def _decode(module, params, tokens_BT, start, active_BT, cache, memory, taps):
   start_B = jnp.full(tokens_BT.shape[:1], start)
   query = cache_lib.chain_query(tokens_BT, start_B, cache.slots, active_BT)
-  logits_BTV, cache, _ = module.apply(
-      params, query, cache, memory, method="decode"
+  return module.apply(
+      params, query, cache, memory, taps=taps, method="decode"
   )
-  return logits_BTV, cache
 
 
-def decode_after(version, length, more, fill=0.0):
-  """Logits of `more` tokens against a cache of `length` earlier ones."""
-  module, params, arrays = load(version)
+def decode_after(model, length, more, *, fill=0.0, taps=()):
+  """Logits and taps of `more` tokens against a cache of `length` others.
+
+  `model` is what `load` gives.
+  """
+  module, params, arrays = model
   memory = _encode(module, params, arrays["source_BL"], arrays["mask_BL"])
   inputs_BT = arrays["inputs_BT"]
   cache = jax.tree.map(
@@ -78,10 +85,15 @@ def decode_after(version, length, more, fill=0.0):
   )
   # One shape for every length: tokens beyond it leave no trace.
   earlier_BT = np.broadcast_to(np.arange(SLOTS - 5) < length, inputs_BT.shape)
-  _, cache = _decode(module, params, inputs_BT, 0, earlier_BT, cache, memory)
+  _, cache, _ = _decode(
+      module, params, inputs_BT, 0, earlier_BT, cache, memory, ()
+  )
   tokens_BT = inputs_BT[:, length : length + more]
   new_BT = np.ones(tokens_BT.shape, bool)
-  return _decode(module, params, tokens_BT, length, new_BT, cache, memory)[0]
+  logits_BTV, _, hidden = _decode(
+      module, params, tokens_BT, length, new_BT, cache, memory, taps
+  )
+  return logits_BTV, hidden
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -109,10 +121,10 @@ def test_full_pass(version):
 @pytest.mark.parametrize("more", (1, 5))
 def test_tokens_after_a_cache(version, length, more):
   """The relative bias starts at the cached offset (huggingface/candle#899)."""
-  _, _, arrays = load(version)
+  model = load(version)
   np.testing.assert_allclose(
-      decode_after(version, length, more),
-      arrays[f"cached_{length}_{more}_BTV"],
+      decode_after(model, length, more)[0],
+      model[-1][f"cached_{length}_{more}_BTV"],
       rtol=0,
       atol=TOLERANCE,
   )
@@ -121,8 +133,9 @@ def test_tokens_after_a_cache(version, length, more):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_unfilled_slots_are_not_seen(version):
   """1e4 in every slot that nobody wrote (huggingface/transformers#26663)."""
+  model = load(version)
   np.testing.assert_array_equal(
-      decode_after(version, 3, 5), decode_after(version, 3, 5, fill=1e4)
+      decode_after(model, 3, 5)[0], decode_after(model, 3, 5, fill=1e4)[0]
   )
 
 
@@ -137,6 +150,53 @@ def test_padding_of_the_source_is_not_seen(version):
   )
   np.testing.assert_allclose(
       logits_BTV, arrays["full_BTV"], rtol=0, atol=TOLERANCE
+  )
+
+
+def every_tap(config):
+  """0 to the number of layers, then -2 and -1."""
+  return (*range(config.num_decoder_layers + 1), -2, -1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_taps(version):
+  """0 embedding, i layer i, -2 the last layer, -1 what the head reads.
+
+  Taken after a cache, as the loop does, and compared with what the layers of a
+  full pass return.
+  """
+  module, params, arrays = model = load(version)
+  length, more = 20, 5
+  new = np.s_[:, length : length + more]
+  logits_BTV, hidden = decode_after(
+      model, length, more, taps=every_tap(module.config)
+  )
+  embedding, *outputs, last, final = hidden
+  is_layer = lambda part, method: (
+      isinstance(part, t5.DecoderLayer) and method == "__call__"
+  )
+  whole_pass = jax.jit(
+      functools.partial(module.apply, capture_intermediates=is_layer)
+  )
+  _, captured = whole_pass(
+      params, arrays["source_BL"], arrays["mask_BL"], arrays["inputs_BT"]
+  )
+  weights, near = params["params"], dict(rtol=0, atol=2e-5)
+  np.testing.assert_array_equal(
+      embedding, weights["shared"][arrays["inputs_BT"][new]]
+  )
+  for i, output in enumerate(outputs):
+    layer = captured["intermediates"][f"decoder_layers_{i}"]
+    (want,) = layer["__call__"]
+    np.testing.assert_allclose(output, want[new], **near)
+  np.testing.assert_array_equal(last, outputs[-1])
+  size = np.mean(np.square(last), axis=-1, keepdims=True)
+  normed = last / np.sqrt(size + module.config.layer_norm_epsilon)
+  np.testing.assert_allclose(
+      final, normed * weights["decoder_norm"]["scale"], **near
+  )
+  np.testing.assert_allclose(
+      module.apply(params, final, method="head"), logits_BTV, **near
   )
 
 
@@ -214,7 +274,91 @@ def test_fixtures_are_what_transformers_says(live, version):
   )
 
 
-@pytest.mark.parametrize("config", (V1_0, V1_1), ids=("v1.0", "v1.1"))
+@pytest.fixture(
+    scope="module",
+    params=(("t5_v1_0", True), ("t5_v1_1", False), ("t5_v1_1", True)),
+    ids=("v1.0", "v1.1", "gated-tied"),
+)
+def live_model(live, request, tmp_path_factory):
+  """-> what `load` gives, but just made, and the model of transformers."""
+  torch, transformers = live
+  # Not above: it imports torch.
+  from tests.fixtures import make_t5
+
+  version, tied = request.param
+  fields = make_t5.VERSIONS[version] | {"tie_word_embeddings": tied}
+  folder = tmp_path_factory.mktemp("live")
+  (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+  generator = np.random.default_rng(11)
+  safetensors.numpy.save_file(
+      make_t5.make_weights(fields, generator),
+      folder / "model.safetensors",
+      {"format": "pt"},
+  )
+  theirs = transformers.T5ForConditionalGeneration.from_pretrained(
+      folder, dtype=torch.float32
+  ).eval()
+  with torch.no_grad():
+    arrays = make_t5.expected(theirs, generator, fields["vocab_size"])
+  module, params = hf.load_t5(folder)
+  assert module.config.gated == (version == "t5_v1_1")
+  assert module.config.tied == tied
+  assert not arrays["mask_BL"].all()
+  return (module, params, arrays), theirs
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("more", (1, 5))
+def test_tokens_after_a_cache_in_transformers(live_model, length, more):
+  """Both against their own caches; rows of the source are padded."""
+  model, _ = live_model
+  np.testing.assert_allclose(
+      decode_after(model, length, more)[0],
+      model[-1][f"cached_{length}_{more}_BTV"],
+      rtol=0,
+      atol=LIVE_TOLERANCE,
+  )
+
+
+def test_taps_in_transformers(live, live_model):
+  """Its hidden states, whose last one is after the final norm."""
+  torch, _ = live
+  model, theirs = live_model
+  module, _, arrays = model
+  layers_out = []
+  hook = theirs.decoder.block[-1].register_forward_hook(
+      lambda block, inputs, out: layers_out.append(
+          out[0] if isinstance(out, tuple) else out
+      )
+  )
+  with torch.no_grad():
+    *before, final = theirs(
+        input_ids=torch.tensor(arrays["source_BL"]),
+        attention_mask=torch.tensor(arrays["mask_BL"]).long(),
+        decoder_input_ids=torch.tensor(arrays["inputs_BT"]),
+        output_hidden_states=True,
+    ).decoder_hidden_states
+  hook.remove()
+  (last,) = layers_out
+  length, more = 20, 5
+  _, hidden = decode_after(
+      model, length, more, taps=every_tap(module.config)
+  )
+  want = (*before, last, last, final)
+  for got, state in zip(hidden, want, strict=True):
+    np.testing.assert_allclose(
+        got,
+        state.numpy()[:, length : length + more],
+        rtol=0,
+        atol=LIVE_TOLERANCE,
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    (V1_0, V1_1, GATED_TIED),
+    ids=("v1.0", "v1.1", "gated-tied"),
+)
 @pytest.mark.parametrize(
     "dtype, shard_bytes", (("float32", 4000), ("bfloat16", 10**9))
 )

@@ -13,6 +13,10 @@ _SMALL = "--config=configs/train_mini.py:small"
     [
         ([], "give --config"),
         (["--config=none.py"], "none.py is no file"),
+        (["--config=configs/ende_t5small.py:mini"], "names no models"),
+        ([_SMALL, "--config.held_out_rows=-3"], "held_out_rows"),
+        ([_SMALL, "--config.teacher_temperatures=(-1.0,)"], "temperature"),
+        ([_SMALL, "--config.teacher=/nowhere/none"], "/nowhere/none"),
         (["--config=configs/train_mini.py:huge"], "no model 'huge'"),
         (["--config=configs/train_mini.py", "--config.stepz=3"], "stepz"),
         (["--config=configs/train_mini.py", "--config.warmup=a"], "warmup=a"),

@@ -67,6 +67,11 @@ def find(name: str, *, hint: str) -> pathlib.Path | None:
   shipped = pathlib.Path(str(resources.files("specjax"))) / "assets" / name
   if os.path.isdir(shipped):
     return _complete(shipped)
+  family = shipped.parent
+  if name.count("/") and family.is_dir():
+    names = sorted(path.parent.name for path in family.glob(f"*/{_CONFIG}"))
+    known = ", ".join(f"{family.name}/{model}" for model in names)
+    raise UserError(f"{name} does not ship with the package; give {known}")
   repository = hub.Repository(name)
   try:
     folder = repository.cached()

@@ -141,7 +141,7 @@ def from_text(text: str, prefix: str = "") -> list[Example]:
 
 
 def _is_folder(path: Path | Sequence[Path]) -> bool:
-  return isinstance(path, Path) and pathlib.Path(path).expanduser().is_dir()
+  return isinstance(path, Path) and os.path.isdir(os.path.expanduser(path))
 
 
 def _read(path: Path | Sequence[Path]) -> Iterator[Example]:
@@ -185,11 +185,13 @@ def read_text_pair(source: Path, reference: Path) -> Iterator[Example]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
   """Yields (number, line); only a line feed ends a line, as JSON lines ask."""
-  path = pathlib.Path(path).expanduser()
   try:
-    file = open(path, "rb")
+    # os.path takes any name, however odd; pathlib does not.
+    file = open(os.path.expanduser(path), "rb")
   except OSError as error:
-    raise UserError(f"data.path: {path}: {error.strerror}") from None
+    raise UserError(
+        f"data.path: {path}: {error.strerror}; give a file of JSON lines"
+    ) from None
   with file:
     for number, line in enumerate(file, 1):
       try:

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 
 from specjax.measure import acceptance
 
-NEAR_TIE = 1e-4
+# By the type that was decoded in: two programs' float32 logits differ by about
+# 1e-6 of their size, which is some ten; bfloat16 keeps 8 bits of each number.
+NEAR_TIE = {"float32": 1e-4, "bfloat16": 0.25}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,17 +25,19 @@ class Mismatch:
   Attributes:
     row: its place among the rows, from 0.
     position: of the first new token that differs, from 0.
-    gap: between plain decoding's two best logits there.
+    gap: between plain decoding's two best logits there, in float32.
+    bound: a gap below it is a near tie.
   """
 
   row: int
   position: int
   gap: float
+  bound: float = NEAR_TIE["float32"]
 
   @property
   def near_tie(self) -> bool:
     """Whether rounding explains it."""
-    return self.gap < NEAR_TIE
+    return self.gap < self.bound
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

@@ -1,6 +1,7 @@
 """The files of a run, each whole or not there."""
 
 import json
+import os
 import pathlib
 
 from specjax import errors
@@ -15,13 +16,15 @@ def folder(path: str) -> pathlib.Path:
   Raises:
     errors.UserError: nothing can be written there.
   """
-  made = pathlib.Path(path).expanduser()
+  made = pathlib.Path(os.path.expanduser(path))
   try:
     made.mkdir(parents=True, exist_ok=True)
     writing.write(made / "report.json.test", "")
     (made / "report.json.test").unlink()
   except OSError as error:
-    raise errors.UserError(f"out: {path}: {error.strerror}") from None
+    raise errors.UserError(
+        f"out: {path}: {error.strerror}; give another folder"
+    ) from None
   return made
 
 

@@ -1,9 +1,8 @@
 """What a run reports: the keys that other tools rely on, and details."""
 
 import dataclasses
-import datetime
 import statistics
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from specjax import sections
 from specjax import theory
@@ -33,7 +32,7 @@ class Measured:
     steps: seconds of single steps.
     times: seconds of whole decodings.
     timed_rows: how many rows those are of.
-    command: that started the run.
+    where: command, commit, date and device, from environment.where.
   """
 
   config: sections.Experiment
@@ -47,7 +46,7 @@ class Measured:
   steps: steps_lib.Steps
   times: timing.Times
   timed_rows: int
-  command: str = ""
+  where: Mapping[str, str | None]
 
 
 def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -92,14 +91,14 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
           for side in (timing.PLAIN, timing.SPECULATIVE)
       },
       "compile_seconds": times.compile_seconds,
-      "device": environment.device(),
+      "device": measured.where["device"],
       "dtype": config.decode.dtype,
       "batch": config.decode.batch,
       "gamma": gamma,
       "drafter": "none" if not gamma else
       f"{config.draft.kind}:{config.draft.checkpoint}",
       "sampling": dataclasses.asdict(config.sampling),
-      "commit": environment.commit(),
+      "commit": measured.where["commit"],
       "config": dataclasses.asdict(config),
   }
   return report, _details(measured)
@@ -179,6 +178,6 @@ def _details(measured: Measured) -> dict[str, Any]:
           )
       ],
       "versions": environment.versions(),
-      "command": measured.command,
-      "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+      "command": measured.where["command"],
+      "date": measured.where["date"],
   }

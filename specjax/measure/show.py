@@ -49,10 +49,12 @@ def line(round_: Any, pieces: Sequence[str], colour: bool) -> str:
 def _piece(token: int, pieces: Sequence[str]) -> str:
   """The text of one id; models are often wider than their tokenizer."""
   piece = pieces[token] if token < len(pieces) else f"<{token}>"
-  # Anything that steers a terminal must not reach it.
-  return "".join(
-      c if c.isprintable() else "?" for c in piece.replace("\u2581", " ")
-  )
+  return plain(piece.replace("\u2581", " "))
+
+
+def plain(text: str) -> str:
+  """Text of which nothing steers a terminal."""
+  return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 def legend(colour: bool) -> str:

@@ -125,15 +125,14 @@ def _outputs(report, details) -> Rows:
   count = report["mismatched_rows"]
   found = details["mismatches"]
   near = sum(mismatch["near_tie"] for mismatch in found)
-  if count is None:
-    out = [("rows that differ", "-", SAMPLED)]
-  else:
-    note = f"of {details['rows']}"
-    if near:
-      note += f"; {near} at near ties (gap under {lossless.NEAR_TIE:g})"
-    if report["config"]["verify"]["lenience"] < 1:
-      note += "; lenience below 1 is not lossless"
-    out = [("rows that differ", str(count), note)]
+  note = SAMPLED if count is None else f"of {details['rows']}"
+  if near:
+    note += f"; {near} at near ties (gap under {found[0]['bound']:g})"
+  if report["config"]["verify"]["lenience"] < 1:
+    note = "lenience below 1 is not lossless" + (
+        "" if count is None else f"; {note}"
+    )
+  out = [("rows that differ", "-" if count is None else str(count), note)]
   for mismatch in sorted(found, key=lambda mismatch: mismatch["near_tie"]):
     kind = "a near tie" if mismatch["near_tie"] else "NOT a near tie"
     out.append((

@@ -7,6 +7,7 @@ one step sees both tasks and short and long rows) and makes one update.
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import time
 
@@ -42,6 +43,7 @@ class TrainConfig:
     out: folder for logs and checkpoints.
     evaluate_every: steps between held-out figures.
     checkpoint_every: steps between checkpoints.
+    data: stands for what is read; a resume asks that it be the same.
 
   Raises:
     errors.UserError: a value is out of its range; the message names it.
@@ -57,6 +59,7 @@ class TrainConfig:
   out: pathlib.Path = dataclasses.field(compare=False)
   evaluate_every: int = dataclasses.field(compare=False)
   checkpoint_every: int = dataclasses.field(compare=False)
+  data: str = dataclasses.field(default="", compare=False)
 
   def __post_init__(self):
     for field in ("micro_batches", "evaluate_every", "checkpoint_every"):
@@ -199,6 +202,12 @@ def run(config: TrainConfig, train, held: dict, teacher_params=()) -> dict:
       micro = [data[first + i] for i in range(config.micro_batches)]
       params, state, means = step(config, params, state, teacher_params, micro)
       speed = means["tokens"] / (time.perf_counter() - began)
+      if not math.isfinite(means["loss"]):
+        # Else the next checkpoint would push out the last good one.
+        raise errors.UserError(
+            f"{config.folder}: the loss is {means['loss']} at step {done}; its"
+            " last checkpoint is kept: give lower rates in a new out"
+        )
       bar.set_postfix(loss=f"{means['loss']:.3f}", tokens=f"{speed:.0f}/s")
       entry = {"step": done, **means, "tokens_per_second": speed}
       if done % config.evaluate_every == 0 or done == last:

@@ -7,6 +7,7 @@ that the tokenizer would make of their text.
 """
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from typing import Callable, Sequence
@@ -51,10 +52,11 @@ def written(
     teacher: a checkpoints.Checkpoint.
     sources: texts with their task's prefix.
     writing: how.
-    folder: of this teacher's texts.
+    folder: of this teacher's texts; those of other sources or of another
+      `writing` lie in folders of their own below it.
     tick: called with the number of rows done.
   """
-  folder.mkdir(parents=True, exist_ok=True)
+  folder = folder / digest(sources, dataclasses.astuple(writing))
   decoder = pipeline.Decoder(teacher, batch=writing.batch)
   settings = settings_lib.Settings(temperature=writing.temperature)
   # By length, so that a batch holds little padding.
@@ -62,7 +64,7 @@ def written(
   out: dict[int, list[int]] = {}
   for start in range(0, len(order), _PART):
     rows = order[start : start + _PART]
-    path = folder / f"t{writing.temperature:g}_{start:07d}.jsonl"
+    path = folder / f"{start:07d}.jsonl"
     if not path.exists():
       results = decoder(
           [sources[i] for i in rows],
@@ -81,3 +83,16 @@ def written(
       out[entry["row"]] = entry["tokens"]
     tick(len(rows))
   return [out[i] for i in range(len(sources))]
+
+
+def digest(*values) -> str:
+  """A short name for values that are told apart by their JSON."""
+  hashed = hashlib.sha256(json.dumps(values).encode())
+  return hashed.hexdigest()[:12]
+
+
+def digest_of_files(paths) -> str:
+  """A short name for the contents of some files."""
+  return digest([
+      hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(paths)
+  ])

@@ -73,7 +73,8 @@ def train(config) -> None:
   # A step compiles once a bucket: some minutes that a resume need not spend.
   jax.config.update("jax_compilation_cache_dir", str(compiled))
   material = Material.build(config)
-  for name in config.models:
+  # A ConfigDict has its own order; what is distilled needs its target.
+  for name in sorted(config.models, key=lambda n: config.models[n].distilled):
     train_one(config, name, material)
 
 
@@ -188,6 +189,12 @@ def check_options(config) -> None:
       settings.is_whole(rows, 1), "held_out_rows", "give 1 or more", rows
   )
   errors.require(
+      settings.is_whole(config.quality_rows),
+      "quality_rows",
+      "give 0 (all) or more",
+      config.quality_rows,
+  )
+  errors.require(
       bool(temperatures), "teacher_temperatures", "give one or more", ()
   )
   for temperature in temperatures:
@@ -232,7 +239,9 @@ def train_one(config, name: str, material: Material) -> None:
       tokenizer_file=material.model_file,
   )
   curves.draw(run.folder / "log.jsonl", run.folder / "curves.png")
-  scores = quality.measure(checkpoints.load(str(run.folder / "hf")))
+  scores = quality.measure(
+      checkpoints.load(str(run.folder / "hf")), config.quality_rows or None
+  )
   quality.save(run.folder / "quality.json", scores)
   print(f"{name}: {quality.line(scores)}")
 

@@ -1,8 +1,16 @@
 """The door to training: what it refuses, in one line."""
 
+import dataclasses
+import json
+
+import jax
 import pytest
 
+from specjax import checkpoints
 from specjax import train
+from specjax.training import log as log_lib
+from specjax.training import texts
+from tests import tiny
 
 
 _SMALL = "--config=configs/train_mini.py:small"
@@ -45,3 +53,68 @@ def test_interrupt_says_how_to_go_on(monkeypatch, capsys):
   monkeypatch.setattr(train, "train", interrupted)
   assert train.main(["train", "--config=configs/train_mini.py"]) == 130
   assert "newest checkpoint" in capsys.readouterr().err
+
+
+_FAMILY = """
+import runpy
+def get_config():
+  config = runpy.run_path("configs/train_mini.py")["get_config"]()
+  for name in set(config.models) - {"target", "small_distilled"}:
+    del config.models[name]
+  for name, entry in config.models.items():
+    entry.update(d_model=16, d_kv=8, num_heads=2, d_ff=16)
+    entry.update(encoder=1, decoder=1, steps=2)
+  config.update(warmup=1, micro_batches=1, cost=400, held_out_rows=4)
+  config.update(source_lengths=(32,), target_lengths=(16,), quality_rows=2)
+  config.update(teacher_temperatures=(0.0,))
+  return config
+"""
+
+
+def test_a_target_and_its_distilled_draft(tmp_path, capsys):
+  """All that the door does, on a made-up corpus; done again, it is a no-op."""
+  tiny.write_corpus(tmp_path / "corpus", rows=20)
+  (tmp_path / "family.py").write_text(_FAMILY)
+  arguments = [
+      "train",
+      f"--config={tmp_path / 'family.py'}",
+      f"--config.corpus={tmp_path / 'corpus'}",
+      f"--config.out={tmp_path / 'out'}",
+  ]
+  before = jax.config.jax_compilation_cache_dir
+  try:
+    for _ in range(2):
+      assert train.main(arguments) == 0, capsys.readouterr().err
+  finally:
+    jax.config.update("jax_compilation_cache_dir", before)
+  assert "small_distilled: mini_ende bleu" in capsys.readouterr().out
+  for name in ("target", "small_distilled"):
+    folder = tmp_path / "out" / name
+    made = checkpoints.load(str(folder / "hf"))
+    assert made.module.config.tied and made.module.config.d_model == 16
+    assert (folder / "curves.png").stat().st_size > 1000
+    scores = json.loads((folder / "quality.json").read_text())
+    assert scores["mini_ende"]["metric"] == "bleu"
+    assert len(scores["mini_summ"]["outputs"]) == 2
+    assert [e["step"] for e in log_lib.read(folder / "log.jsonl")] == [1, 2]
+  last = log_lib.read(folder / "log.jsonl")[-1]
+  assert 0 < last["held_out_ende_overlap"] <= 1
+  # Other outputs of the teacher are other data.
+  assert train.main([*arguments, "--config.teacher_temperatures=(1.0,)"]) == 1
+  assert "made with data" in capsys.readouterr().err
+
+
+def test_a_teachers_texts_are_kept_apart_by_what_made_them(tmp_path):
+  teacher = checkpoints.load("mini/small")
+  writing = texts.Writing(0.0, max_new_tokens=4, max_source_tokens=32, batch=2)
+  first = ["summarize: a fast editor", "summarize: verify"]
+  run = lambda sources, writing: texts.written(
+      teacher, sources, writing, tmp_path
+  )
+  made = run(first, writing)
+  assert run(first, writing) == made
+  assert all(0 < len(row) <= 4 for row in made)
+  [other] = run(["summarize: tools that draft"], writing)
+  assert other != made[0]
+  longer = run(first, dataclasses.replace(writing, max_new_tokens=6))
+  assert [row[:4] for row in longer] == made and longer != made

@@ -1,6 +1,5 @@
 """Training through its door, killed at random moments (slow)."""
 
-import json
 import pathlib
 import random
 import shutil
@@ -11,8 +10,8 @@ import time
 
 import pytest
 
-from specjax.checkpoints import resolve
 from specjax.training import log as log_lib
+from tests import tiny
 
 KILLS = 10
 STEPS = 60
@@ -34,23 +33,7 @@ _OPTIONS = {
 
 @pytest.fixture(name="corpus")
 def fixture_corpus(tmp_path) -> pathlib.Path:
-  """Made-up sentences in the corpus's files, and the shipped vocabulary."""
-  rng = random.Random(0)
-  words = "alpha beta gamma delta library package editor tool data".split()
-  text = lambda: " ".join(rng.choices(words, k=rng.randint(3, 12)))
-  folder = tmp_path / "corpus"
-  folder.mkdir()
-  for task in ("ende", "summ"):
-    for split, rows in (("train", 200), ("dev", 10), ("test", 10)):
-      lines = [
-          json.dumps({"id": f"{split}{i}", "source": text(), "reference": text()})
-          for i in range(rows)
-      ]
-      path = folder / f"{task}.{split}.jsonl"
-      path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-  shipped = resolve.resolve("mini/small", hint="") / "spiece.model"
-  shutil.copyfile(shipped, folder / "spiece.model")
-  return folder
+  return tiny.write_corpus(tmp_path / "corpus", rows=200)
 
 
 def start(corpus: pathlib.Path, out: pathlib.Path) -> subprocess.Popen:

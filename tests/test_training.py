@@ -246,11 +246,17 @@ def test_divergences(kind, want):
   )
 
 
+@pytest.fixture(name="teacher", scope="module")
+def fixture_teacher(tmp_path_factory):
+  return loop.run(_config(tmp_path_factory.mktemp("t"), 8), _rows(60), {})
+
+
 @pytest.mark.parametrize("kind", objective.DIVERGENCES)
-def test_a_distilled_student_comes_close_to_its_teacher(kind, tmp_path):
+def test_a_distilled_student_comes_close_to_its_teacher(
+    kind, teacher, tmp_path
+):
   """On texts of random tokens, which say nothing of the teacher's law."""
   rows, held = _rows(60), {"copy": _rows(8, seed=1)}
-  teacher = loop.run(_config(tmp_path / "teacher", 8), rows, held)
   config = _config(
       tmp_path / kind, 40, seed=5, teacher=_MODEL, divergence=kind
   )
@@ -287,3 +293,18 @@ def test_a_teacher_is_its_own_best_student(tmp_path):
 def test_bad_objectives_are_refused(options, word):
   with pytest.raises(ValueError, match=word):
     objective.Objective(_MODEL, **options)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path, monkeypatch):
+  """Before a checkpoint of it pushes out a good one."""
+  config = _config(tmp_path, 8)
+  step = loop.step
+
+  def diverging(*args):
+    params, state, means = step(*args)
+    return params, state, means | {"loss": float("nan")}
+
+  monkeypatch.setattr(loop, "step", diverging)
+  with pytest.raises(errors.UserError, match="loss is nan at step 1"):
+    loop.run(config, _rows(40), {})
+  assert not list((config.folder / "checkpoints").glob("[0-9]*"))

@@ -4,12 +4,15 @@ import contextlib
 import io
 import json
 import pathlib
+import random
+import shutil
 
 import jax
 import sentencepiece
 
 from specjax import command_line
 from specjax.checkpoints import hf
+from specjax.checkpoints import resolve
 from specjax.models import t5
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
@@ -98,3 +101,22 @@ def arguments(family: dict[str, str], **options) -> list[str]:
 def config(family: dict[str, str], **options):
   """The frozen config of such a run."""
   return command_line.read(arguments(family, **options))
+
+
+def write_corpus(folder: pathlib.Path, rows: int) -> pathlib.Path:
+  """Made-up sentences in a corpus's files, and the shipped vocabulary."""
+  rng = random.Random(0)
+  words = "alpha beta gamma delta library package editor tool data".split()
+  text = lambda: " ".join(rng.choices(words, k=rng.randint(3, 12)))
+  folder.mkdir()
+  for task in ("ende", "summ"):
+    for split, count in (("train", rows), ("dev", 10), ("test", 10)):
+      made = [
+          {"id": f"{split}{i}", "source": text(), "reference": text()}
+          for i in range(count)
+      ]
+      lines = "".join(json.dumps(row) + "\n" for row in made)
+      (folder / f"{task}.{split}.jsonl").write_text(lines, encoding="utf-8")
+  shipped = resolve.resolve("mini/small", hint="") / "spiece.model"
+  shutil.copyfile(shipped, folder / "spiece.model")
+  return folder

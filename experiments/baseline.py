@@ -10,7 +10,6 @@ on the same weights and with the same number of threads:
 - one step of each shipped model on 1 token and on gamma + 1, beside the time
   that this machine needs to read the model's weights once: the bandwidth is
   measured on a buffer of just that size, on one thread and on all
-- the target's matrices alone, computed in several ways
 
 Writes results/baseline.json and results/baseline.md. Needs the extra parity.
 About three minutes on two CPU cores.
@@ -18,14 +17,12 @@ About three minutes on two CPU cores.
 
 import argparse
 import concurrent.futures
-import functools
 import os
 import statistics
 import sys
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specjax import checkpoints
@@ -40,7 +37,6 @@ from specjax.measure import environment
 from specjax.measure import output
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
-from specjax.models import products
 from specjax.verify import token
 
 COMMAND = "python -m experiments.baseline"
@@ -113,79 +109,6 @@ def step_times(name: str) -> dict:
       "floor_one_thread_ms": 1e3 * size / bandwidth(size, 1),
       "floor_all_threads_ms": 1e3 * size / bandwidth(size, threads()),
   }
-
-
-def formulations() -> list[dict]:
-  """Milliseconds of the target's decoder matrices, computed in several ways.
-
-  Each product waits for the one before it, as in a decoder.
-  """
-  model = checkpoints.load("mini/target")
-  shapes = [
-      leaf.shape
-      for name, part in model.params["params"].items()
-      if name.startswith(("decoder_layers", "lm_head"))
-      for leaf in jax.tree.leaves(part)
-      if leaf.ndim == 2
-  ]
-  dot = lambda x, kernel, axis: jax.lax.dot_general(
-      x,
-      kernel,
-      (((1,), (axis,)), ((), ())),
-      precision=products.precision(x.dtype),
-  )
-  kept = lambda x, kernel: products.product(x, kernel, x.dtype)
-  single, half = jnp.float32, jnp.bfloat16
-  ways = {
-      "float32 weights, [out, in]": (
-          single, single, True, lambda x, w: dot(x, w, 1)
-      ),
-      "float32 weights, [in, out]": (
-          single, single, False, lambda x, w: dot(x, w, 0)
-      ),
-      "bfloat16 weights, float32 sums of parts": (single, half, False, kept),
-      "bfloat16 weights and activations": (half, half, False, kept),
-  }
-
-  def runs(width):
-    for name, (dtype, stored, turned, way) in ways.items():
-      rng = np.random.default_rng(0)
-      kernels = [
-          jnp.asarray(
-              rng.standard_normal(shape[::-1] if turned else shape, np.float32),
-              stored,
-          )
-          for shape in shapes
-      ]
-      yield name, functools.partial(
-          _chain, way, tuple(shape[0] for shape in shapes), kernels,
-          jnp.ones((width, max(shape[0] for shape in shapes)), dtype),
-      )
-
-  seconds = {
-      width: steps_lib.interleave(dict(runs(width)), steps=30, repeats=9)
-      for width in (1, WIDTH)
-  }
-  return [
-      {"way": name, "step_ms": 1e3 * seconds[1][name],
-       "verify_ms": 1e3 * seconds[WIDTH][name]}
-      for name in ways
-  ]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _chain(way, inputs, kernels, x, count):
-  """`count` times all products, each waiting for all of the one before."""
-
-  def once(_, first):
-    x = first
-    for size, kernel in zip(inputs, kernels):
-      y = way(x[:, :size], kernel)
-      # Of a slice XLA would compute no more than what it shows.
-      x = first / 2 + jnp.max(y, axis=1, keepdims=True).astype(x.dtype) / size
-    return x
-
-  return jax.lax.fori_loop(0, count, once, x)
 
 
 def generate_times(task: str, rows: int, repeats: int) -> dict:
@@ -287,17 +210,6 @@ def markdown(made: dict) -> str:
         f" {cell['verify_ms']:.2f} | {cell['floor_one_thread_ms']:.2f} |"
         f" {cell['floor_all_threads_ms']:.2f} |"
     )
-  lines += [
-      "",
-      "Milliseconds of the target's decoder matrices alone:",
-      "",
-      f"| formulation | 1 token | {WIDTH} tokens |",
-      "|---|---|---|",
-  ]
-  for cell in made["formulations"]:
-    lines.append(
-        f"| {cell['way']} | {cell['step_ms']:.2f} | {cell['verify_ms']:.2f} |"
-    )
   return "\n".join(lines) + "\n"
 
 
@@ -317,7 +229,6 @@ def main() -> None:
       generate_times(task, arguments.rows, arguments.repeats) for task in TASKS
   ]
   made["steps"] = [step_times(name) for name in MODELS]
-  made["formulations"] = formulations()
   writing.write(folder / "baseline.json", output.dumps(made))
   writing.write(folder / "baseline.md", markdown(made))
   print(markdown(made))

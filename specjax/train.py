@@ -108,7 +108,8 @@ class Material:
     for task, rows in pairs.items():
       shipped = tasks.load_task(f"mini_{task}")
       metrics.refuse_overlap(
-          [source for source, _ in rows], {row.id: row.source for row in shipped}
+          [source for source, _ in rows],
+          {row.id: row.source for row in shipped},
       )
     model_file = vocabulary.build(folder)
     tokenizer = tokenizer_lib.Tokenizer(model_file)

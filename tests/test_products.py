@@ -18,7 +18,8 @@ F32, BF16 = jnp.float32, jnp.bfloat16
 def case(rows, dtype, seed=0, width=96):
   """x [rows, 64] of many magnitudes, a bfloat16 kernel [64, width]."""
   rng = np.random.default_rng(seed)
-  x = rng.standard_normal((rows, 64)) * np.exp(3 * rng.standard_normal((rows, 64)))
+  normal = lambda: rng.standard_normal((rows, 64))
+  x = normal() * np.exp(3 * normal())
   kernel = jnp.asarray(rng.standard_normal((64, width)), BF16)
   return jnp.asarray(x, dtype), kernel
 
@@ -84,7 +85,9 @@ def test_matrices_keep_their_stored_type_where_asked(tmp_path):
 
 def test_kept_weights_have_the_same_law(tmp_path):
   spiece = tiny.write_tokenizer(tmp_path)
-  hf.save_random_t5(tmp_path / "m", tiny.SHAPE, dtype=BF16, tokenizer_file=spiece)
+  hf.save_random_t5(
+      tmp_path / "m", tiny.SHAPE, dtype=BF16, tokenizer_file=spiece
+  )
   source = jnp.array([[5, 6, 7, 1]])
   kept, upcast = (
       checkpoints.load(str(tmp_path / "m"), keep_bfloat16=keep)

@@ -166,7 +166,8 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(tmp_path):
     del a["tokens_per_second"], b["tokens_per_second"]
     assert a == b
   assert [entry["step"] for entry in logs[0]] == list(range(1, 9))
-  losses = [e["held_out_copy_loss"] for e in logs[0] if "held_out_copy_loss" in e]
+  name = "held_out_copy_loss"
+  losses = [entry[name] for entry in logs[0] if name in entry]
   assert len(losses) == 2 and losses[1] < losses[0]
 
 
@@ -203,7 +204,8 @@ def test_curves_are_a_picture(tmp_path):
   log = log_lib.Log(tmp_path / "log.jsonl", 0)
   for i in range(3):
     log.write({"step": i, "loss": 3.0 - i})
-  log.write({"step": 4, "loss": 1, "held_out_a_loss": 1, "held_out_a_overlap": 1})
+  held_out = {"held_out_a_loss": 1, "held_out_a_overlap": 1}
+  log.write({"step": 4, "loss": 1} | held_out)
   curves.draw(tmp_path / "log.jsonl", tmp_path / "curves.png")
   assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 

@@ -5,7 +5,7 @@ Weights that a checkpoint holds in bfloat16 therefore stay so, also where the
 activations are float32: an activation is split into three bfloat16 numbers
 whose sum it is, their products with a bfloat16 weight are exact in float32,
 and the sums are float32's own. That is the accuracy of a float32 product, for
-half of the bytes. `python -m experiments.baseline` times it beside others.
+half of the bytes.
 """
 
 import jax

@@ -12,7 +12,7 @@ on the same weights and with the same number of threads:
   measured on a buffer of just that size, on one thread and on all
 
 Writes results/baseline.json and results/baseline.md. Needs the extra parity.
-About three minutes on two CPU cores.
+Under two minutes on two CPU cores.
 """
 
 import argparse

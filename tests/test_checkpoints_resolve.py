@@ -171,3 +171,8 @@ def test_load(folder, tmp_path):
   )
   with pytest.raises(UserError, match="ids, the model only 100"):
     checkpoints.load(str(tmp_path / "narrow"))
+
+
+def test_a_slip_in_a_shipped_name_lists_them():
+  with pytest.raises(UserError, match="mini/targt does not ship.*mini/target"):
+    resolve_lib.resolve("mini/targt", hint="")

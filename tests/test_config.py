@@ -79,6 +79,7 @@ def test_unknown_variants(variant):
     "argument,parts",
     (
         ("--config.decode.gama=4", ("decode.gama", "section decode has")),
+        ("--config.data.text=", ("data.text: is empty",)),
         ("--config.draft.gama=4", ("draft.gama", "draft.gamma?")),
         ("--config.decode.gamma=4", ("decode.gamma", "draft.gamma?")),
         ("--config.gamma=4", ("gamma: ", "draft.gamma?")),

@@ -155,3 +155,30 @@ def test_dtype_reaches_parameters_and_activations(names):
   target = pipeline.load(names[0], jnp.bfloat16)
   assert target.module.dtype == jnp.bfloat16
   assert target.params["params"]["shared"].dtype == jnp.bfloat16
+
+
+def test_a_generator_of_texts_and_the_models_own_eos():
+  """The texts are read once; an EOS that was given stays."""
+  target = pipeline.load("mini/small")
+  make = lambda settings: pipeline.make_requests(
+      target, (text for text in ["a", "b"]), settings, max_new_tokens=3
+  )
+  own = target.module.config.eos_token_id
+  assert [row.settings.eos for row in make(Settings())] == [(own,)] * 2
+  assert [row.settings.eos for row in make(Settings(eos=(7,)))] == [(7,)] * 2
+
+
+@pytest.mark.parametrize("limit", (0, -3, 1, 2.5))
+def test_source_limits_are_refused(limit):
+  target = pipeline.load("mini/small")
+  with pytest.raises(UserError, match="^max_source_tokens: give 2 or more"):
+    pipeline.make_requests(
+        target, ["a"], Settings(), max_new_tokens=3, max_source_tokens=limit
+    )
+
+
+def test_names_in_place_of_models_are_refused():
+  with pytest.raises(UserError, match="^target: give load"):
+    pipeline.Decoder("mini/target")
+  with pytest.raises(UserError, match="^drafts: give draft_model"):
+    pipeline.Decoder(pipeline.load("mini/small"), "mini/small")

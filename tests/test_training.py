@@ -185,6 +185,9 @@ def test_another_recipe_is_refused_and_a_longer_run_is_not(tmp_path):
   with pytest.raises(errors.UserError, match="seed 0, not 7"):
     loop.run(_config(tmp_path, 3, seed=7), rows, {})
   loop.run(_config(tmp_path, 5), rows, {})
+  (tmp_path / "tiny" / "recipe.json").rename(tmp_path / "recipe.json")
+  with pytest.raises(errors.UserError, match="recipe.json is missing"):
+    loop.run(_config(tmp_path, 6), rows, {})
   steps = [e["step"] for e in log_lib.read(tmp_path / "tiny" / "log.jsonl")]
   assert steps == [1, 2, 3, 4, 5]
 

@@ -185,7 +185,7 @@ def run(config: TrainConfig, train, held: dict, teacher_params=()) -> dict:
   with ocp.CheckpointManager(
       config.folder / "checkpoints", options=options
   ) as saved:
-    _check_recipe(config)
+    _check_recipe(config, saved.latest_step())
     params, state, start = _restore(config, saved)
     last = config.optimizer.steps
     log = log_lib.Log(config.folder / "log.jsonl", start)
@@ -222,19 +222,26 @@ def run(config: TrainConfig, train, held: dict, teacher_params=()) -> dict:
   return jax.tree.map(np.asarray, params)
 
 
-def _check_recipe(config: TrainConfig) -> None:
+def _check_recipe(config: TrainConfig, newest: int | None) -> None:
   """Refuses to go on from checkpoints of another recipe, else notes it.
 
   A run may be prolonged: steps and decay may change.
 
   Raises:
-    errors.UserError: something else has changed; the field is named.
+    errors.UserError: something else has changed, and the field is named; or
+      there is a checkpoint, `newest`, and no recipe.
   """
   recipe = dataclasses.asdict(config)
   for name in ("name", "out", "evaluate_every", "checkpoint_every"):
     del recipe[name]
   recipe = traverse_util.flatten_dict(json.loads(json.dumps(recipe)), sep=".")
   path = config.folder / "recipe.json"
+  if newest and not path.is_file():
+    # Square kernels of another layout would be read without a word.
+    raise errors.UserError(
+        f"{path} is missing, so nobody knows how the checkpoints there were"
+        " made; give another out, or delete the folder"
+    )
   if path.is_file():
     old = json.loads(path.read_text(encoding="utf-8"))
     for name in sorted(recipe.keys() | old.keys()):

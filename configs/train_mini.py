@@ -1,7 +1,7 @@
 """The mini family: one target and three drafts named like the paper's.
 
 Paper row: none; the shapes follow T5, the proportions Leviathan et al. (arXiv
-2211.17192): decoder and head of small, base and large are 0.05, 0.15 and 0.38
+2211.17192): decoder and head of small, base and large are 0.05, 0.14 and 0.35
 of the target's. Every draft is trained twice: on references, as in the paper,
 and distilled from the target (arXiv 2310.08461).
 
@@ -21,10 +21,10 @@ _SHAPES = {
         d_model=256, d_kv=64, num_heads=4, d_ff=512, encoder=3, decoder=6
     ),
     "large": dict(
-        d_model=144, d_kv=48, num_heads=3, d_ff=352, encoder=2, decoder=5
+        d_model=144, d_kv=48, num_heads=3, d_ff=288, encoder=1, decoder=5
     ),
     "base": dict(
-        d_model=96, d_kv=48, num_heads=2, d_ff=256, encoder=2, decoder=2
+        d_model=96, d_kv=48, num_heads=2, d_ff=256, encoder=1, decoder=2
     ),
     "small": dict(
         d_model=40, d_kv=20, num_heads=2, d_ff=160, encoder=2, decoder=1

@@ -37,6 +37,7 @@ setuptools.setup(
     package_data={"specjax": ["assets/**/*"]},
     install_requires=[
         "absl-py>=2.1",
+        "filelock>=3.13",
         "flax>=0.12",
         "grain>=0.2.10",
         "jax>=0.10",

@@ -15,6 +15,7 @@ from specjax.checkpoints import convert
 from specjax.checkpoints import hf
 from specjax.errors import UserError
 from specjax.models import t5
+from tests import tiny
 
 torch = pytest.importorskip("torch")
 
@@ -34,7 +35,7 @@ CONFIG = t5.T5Config(
 @pytest.fixture
 def folder(tmp_path) -> pathlib.Path:
   """A v1.0 directory; tests replace its weights."""
-  hf.save_random_t5(tmp_path / "t5", CONFIG, 0)
+  tiny.write_random_t5(tmp_path / "t5", CONFIG, 0)
   (tmp_path / "t5" / "spiece.model").write_bytes(b"pieces")
   return tmp_path / "t5"
 

@@ -16,6 +16,7 @@ from specjax.checkpoints import hf
 from specjax.checkpoints import names
 from specjax.errors import UserError
 from specjax.models import t5
+from tests import tiny
 
 V1_0 = t5.T5Config(
     vocab_size=30,
@@ -35,14 +36,14 @@ BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 @pytest.fixture
 def folder(tmp_path) -> pathlib.Path:
   """A v1.1 directory."""
-  hf.save_random_t5(tmp_path / "t5", V1_1, 0)
+  tiny.write_random_t5(tmp_path / "t5", V1_1, 0)
   return tmp_path / "t5"
 
 
 @pytest.fixture
 def tied_folder(tmp_path) -> pathlib.Path:
   """A v1.0 directory."""
-  hf.save_random_t5(tmp_path / "tied", V1_0, 0)
+  tiny.write_random_t5(tmp_path / "tied", V1_0, 0)
   return tmp_path / "tied"
 
 
@@ -69,7 +70,7 @@ def leaves_equal(a, b):
 
 @pytest.mark.parametrize("config", (V1_0, V1_1), ids=("v1.0", "v1.1"))
 def test_table_is_the_whole_model(config):
-  """Paths and shapes are those of `module.init`, its kernels turned."""
+  """Paths and shapes are those of `module.init`, kernels turned and joined."""
   ids_BT = jnp.zeros((1, 2), jnp.int32)
   made = jax.eval_shape(
       lambda: t5.T5(config).init(
@@ -80,16 +81,19 @@ def test_table_is_the_whole_model(config):
       tuple(key.key for key in path[1:]): leaf.shape
       for path, leaf in jax.tree.leaves_with_path(made)
   }
-  made |= {
-      path: shape[::-1] for path, shape in made.items() if path[-1] == "kernel"
-  }
-  assert made == dict(names.table(config).values())
+  wanted = {}
+  for place in names.table(config).values():
+    shape = place.shape[::-1] if place.is_kernel else place.shape
+    if place.part is not None:
+      shape = (shape[0], place.part + 1, shape[1])
+    wanted[place.path] = shape
+  assert made == wanted
 
 
 @pytest.mark.parametrize("config", (V1_0, V1_1), ids=("v1.0", "v1.1"))
 @pytest.mark.parametrize("shard_bytes", (1500, 10**9))
 def test_round_trip(tmp_path, config, shard_bytes):
-  hf.save_random_t5(tmp_path / "a", config, 5, max_shard_bytes=shard_bytes)
+  tiny.write_random_t5(tmp_path / "a", config, 5, max_shard_bytes=shard_bytes)
   module, params = hf.load_t5(tmp_path / "a")
   assert module.config == config
   hf.save_t5(tmp_path / "b", module, params, dtype=jnp.float32)
@@ -119,7 +123,7 @@ def test_types(folder, stored, wanted):
 
 
 def test_shards_are_small_and_listed(tmp_path):
-  hf.save_random_t5(tmp_path, V1_1, 0, max_shard_bytes=1500)
+  tiny.write_random_t5(tmp_path, V1_1, 0, max_shard_bytes=1500)
   index = json.loads((tmp_path / hf.INDEX).read_text())
   files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
   assert files == sorted(set(index["weight_map"].values()))
@@ -234,7 +238,7 @@ def test_copies_that_differ(tied_folder, name):
     ),
 )
 def test_shards_stay_in_the_directory(tmp_path, file):
-  hf.save_random_t5(tmp_path / "t5", V1_1, 0)
+  tiny.write_random_t5(tmp_path / "t5", V1_1, 0)
   folder = tmp_path / "t5"
   weights = (folder / "model.safetensors").rename(
       tmp_path / "model.safetensors"
@@ -248,7 +252,7 @@ def test_shards_stay_in_the_directory(tmp_path, file):
 
 
 def test_faulty_indices(tmp_path):
-  hf.save_random_t5(tmp_path, V1_1, 0, max_shard_bytes=1500)
+  tiny.write_random_t5(tmp_path, V1_1, 0, max_shard_bytes=1500)
   path = tmp_path / hf.INDEX
   index = json.loads(path.read_text())
   shard = index["weight_map"][BIAS]
@@ -332,13 +336,13 @@ def test_written_files(tmp_path):
   """Others may read them, and the tokenizer has its usual name."""
   source = tmp_path / "vocabulary.model"
   source.write_bytes(b"pieces")
-  hf.save_random_t5(tmp_path / "t5", V1_1, 0, tokenizer_file=source)
+  tiny.write_random_t5(tmp_path / "t5", V1_1, 0, tokenizer_file=source)
   made = {path.name: path for path in (tmp_path / "t5").iterdir()}
   assert set(made) == {"config.json", "model.safetensors", "spiece.model"}
   assert made["spiece.model"].read_bytes() == b"pieces"
   modes = {stat.S_IMODE(path.stat().st_mode) for path in made.values()}
   assert len(modes) == 1
-  hf.save_random_t5(
+  tiny.write_random_t5(
       tmp_path / "t5", V1_1, 0, tokenizer_file=tmp_path / "t5" / "config.json"
   )
   assert (tmp_path / "t5" / "tokenizer.json").exists()

@@ -14,6 +14,7 @@ from specjax.checkpoints import hf
 from specjax.checkpoints import resolve as resolve_lib
 from specjax.errors import UserError
 from specjax.models import t5
+from tests import tiny
 
 HINT = "configs/ende_t5small.py:mini runs the shipped family"
 CONFIG = t5.T5Config(
@@ -47,7 +48,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
       minloglevel=2,
   )
   (root / "pieces.model").write_bytes(model.getvalue())
-  hf.save_random_t5(
+  tiny.write_random_t5(
       root / "t5",
       CONFIG,
       0,
@@ -163,7 +164,7 @@ def test_load(folder, tmp_path):
   assert checkpoint.module.config == CONFIG
   ids = checkpoint.tokenizer.encode("a draft")
   assert checkpoint.tokenizer.decode(ids) == "a draft"
-  hf.save_random_t5(
+  tiny.write_random_t5(
       tmp_path / "narrow",
       t5.T5Config(**(vars(CONFIG) | {"vocab_size": 100})),
       0,

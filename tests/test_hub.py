@@ -94,7 +94,7 @@ def models(tmp_path_factory) -> dict[str, dict[str, bytes]]:
   root = tmp_path_factory.mktemp("models")
   spiece = tiny.write_tokenizer(root)
   for seed, (name, most) in enumerate((("t5", 16000), ("draft", 10**9))):
-    hf.save_random_t5(
+    tiny.write_random_t5(
         root / name,
         tiny.SHAPE,
         seed,

@@ -7,10 +7,10 @@ import pytest
 import sentencepiece
 
 from specjax import pipeline
-from specjax.checkpoints import hf
 from specjax.errors import UserError
 from specjax.models import t5
 from specjax.settings import Settings
+from tests import tiny
 
 _ASSETS = importlib.resources.files("specjax") / "assets" / "mini"
 _TEXTS = ["translate English to German: A fast editor.", "summarize: Hello."]
@@ -28,7 +28,7 @@ def _write(path, seed, width):
       gated=True,
       tied=False,
   )
-  hf.save_random_t5(
+  tiny.write_random_t5(
       path, config, seed, tokenizer_file=_ASSETS / "target" / "spiece.model"
   )
   return str(path)
@@ -139,7 +139,7 @@ def test_a_draft_with_another_tokenizer_is_refused(decoder, names, tmp_path):
       minloglevel=2,
   )
   config = decoder.target.module.config
-  hf.save_random_t5(
+  tiny.write_random_t5(
       tmp_path / "draft", config, tokenizer_file=tmp_path / "spiece.model"
   )
   with pytest.raises(UserError, match="draft: its tokenizer is not"):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
-from specjax.checkpoints import hf
 from specjax.models import products
 from tests import tiny
 
@@ -71,12 +70,12 @@ def test_leading_axes_and_other_types_of_kernels():
 def test_matrices_keep_their_stored_type_where_asked(tmp_path):
   spiece = tiny.write_tokenizer(tmp_path)
   for stored in (BF16, F32):
-    hf.save_random_t5(
+    tiny.write_random_t5(
         tmp_path / "m", tiny.SHAPE, dtype=stored, tokenizer_file=spiece
     )
     params = checkpoints.load(str(tmp_path / "m")).params["params"]
     layer = params["decoder_layers_0"]
-    assert layer["attention"]["q"]["kernel"].dtype == stored
+    assert layer["attention"]["qkv"]["kernel"].dtype == stored
     assert params["shared"].dtype == stored
     assert layer["cross_norm"]["scale"].dtype == F32
     upcast = checkpoints.load(str(tmp_path / "m"), keep_bfloat16=False)
@@ -85,7 +84,7 @@ def test_matrices_keep_their_stored_type_where_asked(tmp_path):
 
 def test_kept_weights_have_the_same_law(tmp_path):
   spiece = tiny.write_tokenizer(tmp_path)
-  hf.save_random_t5(
+  tiny.write_random_t5(
       tmp_path / "m", tiny.SHAPE, dtype=BF16, tokenizer_file=spiece
   )
   source = jnp.array([[5, 6, 7, 1]])

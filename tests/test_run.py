@@ -15,7 +15,6 @@ from specjax import experiment
 from specjax import prepare
 from specjax import run
 from specjax import sections
-from specjax.checkpoints import hf
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.measure import timing
 from specjax.models import t5
@@ -486,7 +485,7 @@ def test_paper_shapes(family, tmp_path):
   spiece = prepare.resolve.resolve("mini/target", hint="") / "spiece.model"
   assert tokenizer_lib.Tokenizer(spiece).size < 32128
   for name, shape in (("flan", FLAN_T5_SMALL), ("t5", T5_SMALL)):
-    hf.save_random_t5(tmp_path / name, shape, tokenizer_file=spiece)
+    tiny.write_random_t5(tmp_path / name, shape, tokenizer_file=spiece)
   for target, draft in (("flan", "t5"), ("t5", "flan")):
     out = tmp_path / f"out-{target}"
     arguments = [

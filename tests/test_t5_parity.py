@@ -19,6 +19,7 @@ import safetensors.numpy
 from specjax.checkpoints import hf
 from specjax.models import cache as cache_lib
 from specjax.models import t5
+from tests import tiny
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 VERSIONS = ("t5_v1_0", "t5_v1_1")
@@ -366,7 +367,7 @@ def test_written_directory_in_transformers(
     live, tmp_path, config, dtype, shard_bytes
 ):
   """Equal logits, from one file or many, and the stored type is kept."""
-  hf.save_random_t5(
+  tiny.write_random_t5(
       tmp_path / "t5", config, 1, dtype=dtype, max_shard_bytes=shard_bytes
   )
   module, params = hf.load_t5(tmp_path / "t5")

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 
+import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,9 +128,9 @@ def test_optimizer_gives_layer_matrices_to_muon_and_the_rest_to_adamw():
   updates, _ = update(gradient, state, params)
   spread = lambda x: np.ptp(np.linalg.svd(x)[1]) / np.max(np.linalg.svd(x)[1])
   attention = updates["params"]["decoder_layers_0"]["attention"]
-  inner = attention["q"]["kernel"]
   # Five Newton-Schulz steps leave singular values between about 0.7 and 1.2.
-  assert spread(inner) < 0.5
+  for i in range(3):
+    assert spread(attention["qkv"]["kernel"][:, i]) < 0.5
   assert spread(updates["params"]["lm_head"]["kernel"]) > 0.5
   assert spread(updates["params"]["shared"]) > 0.5
 
@@ -169,6 +170,15 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(tmp_path):
   name = "held_out_copy_loss"
   losses = [entry[name] for entry in logs[0] if name in entry]
   assert len(losses) == 2 and losses[1] < losses[0]
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+  config = _config(tmp_path, 3)
+  config.folder.mkdir(parents=True)
+  with filelock.FileLock(config.folder / "lock"):
+    with pytest.raises(errors.UserError, match="another process trains there"):
+      loop.run(config, _rows(40), {})
+  loop.run(config, _rows(40), {})
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
@@ -215,7 +225,8 @@ def test_curves_are_a_picture(tmp_path):
 
 def test_queries_learn_slower_by_the_root_of_the_head_width():
   """Else T5's unscaled scores saturate under updates of equal size."""
-  params = {"decoder_layers_0": {"q": jnp.eye(4), "k": jnp.eye(4)}}
+  three = jnp.stack([jnp.eye(4)] * 3, axis=1)
+  params = {"decoder_layers_0": {"q": jnp.eye(4), "qkv": three}}
   rule = optimizer.make_optimizer(
       optimizer.OptimizerConfig(warmup=1, steps=9, weight_decay=0.0),
       head_width=16,
@@ -225,7 +236,10 @@ def test_queries_learn_slower_by_the_root_of_the_head_width():
   _, state = update(params, state, params)
   updates, _ = update(params, state, params)
   layer = updates["decoder_layers_0"]
-  np.testing.assert_allclose(layer["q"] * 4, layer["k"], rtol=1e-6)
+  slow, *fast = jnp.moveaxis(layer["qkv"], 1, 0)
+  for each in fast:
+    np.testing.assert_allclose(slow * 4, each, rtol=1e-6)
+    np.testing.assert_allclose(layer["q"] * 4, each, rtol=1e-6)
 
 
 def _laws(seed, shape=(2, 3, 5)):

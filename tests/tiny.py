@@ -8,6 +8,8 @@ import random
 import shutil
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import sentencepiece
 
 from specjax import command_line
@@ -67,11 +69,38 @@ def write_tokenizer(folder: pathlib.Path) -> pathlib.Path:
   return folder / "spiece.model"
 
 
+def write_random_t5(directory, config: t5.T5Config, seed: int = 0, **how):
+  """Writes a T5 directory of random weights; `how` goes to hf.save_t5."""
+  generator = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    weights = generator.standard_normal(leaf.shape, np.float32)
+    kind = path[-1].key
+    if kind == "scale":
+      return 1 + 0.1 * weights
+    if kind == "kernel":
+      weights *= leaf.shape[0] ** -0.5
+    # T5 starts the query smaller: its scores are never scaled.
+    if path[-2].key == "q":
+      weights *= config.d_kv**-0.5
+    if path[-2].key == "qkv":
+      weights[:, 0] *= config.d_kv**-0.5
+    return weights
+
+  module = t5.T5(config)
+  ids_B1 = jnp.zeros((1, 1), jnp.int32)
+  shapes = jax.eval_shape(
+      module.init, jax.random.key(0), ids_B1, ids_B1 == 0, ids_B1
+  )
+  params = jax.tree_util.tree_map_with_path(draw, shapes)
+  hf.save_t5(directory, module, params, **{"dtype": jnp.float32} | how)
+
+
 def write_family(folder: pathlib.Path) -> dict[str, str]:
   """A target and a draft; rows.jsonl. Returns their paths."""
   spiece = write_tokenizer(folder)
   for seed, name in enumerate(("target", "draft")):
-    hf.save_random_t5(folder / name, SHAPE, seed, tokenizer_file=spiece)
+    write_random_t5(folder / name, SHAPE, seed, tokenizer_file=spiece)
   rows = [
       {"id": f"row{i}", "source": text, "reference": text[::-1]}
       for i, text in enumerate(TEXTS)

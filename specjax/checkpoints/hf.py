@@ -9,6 +9,7 @@ against one table, built from the config, before a single weight is read.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -32,8 +33,6 @@ INDEX = "model.safetensors.index.json"
 _MATRICES = ("kernel", "shared")
 _FLOATS = ("F32", "F16", "BF16")
 _SHARD_BYTES = 5 * 10**9
-
-config_from_json = config_lib.read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,19 +107,30 @@ def params_from_tensors(
   _check_shapes(
       {name: tensor.shape for name, tensor in tensors.items()}, table, where
   )
-  flat = {}
-  for name, (path, _) in table.items():
-    keep = keep_bfloat16 and tensors[name].bfloat16 and path[-1] in _MATRICES
+  parts: dict[tuple[str, ...], list] = {}
+  for name, place in table.items():
+    keep = (
+        keep_bfloat16
+        and tensors[name].bfloat16
+        and place.path[-1] in _MATRICES
+    )
     value = _cast(
         name, tensors[name].read(), jnp.bfloat16 if keep else dtype, where
     )
-    flat[path] = jnp.asarray(_turned(path, value))
+    value = value.T if place.is_kernel else value
+    if place.part is not None:
+      value = value[:, None]
+    parts.setdefault(place.path, []).append(value)
+  flat = {path: _joined(values) for path, values in parts.items()}
   return {"params": traverse_util.unflatten_dict(flat)}
 
 
-def _turned(path, value):
-  """torch stores [out, in], layers.Linear [in, out]."""
-  return value.T if path[-1] == "kernel" else value
+def _joined(parts):
+  """One parameter of its stored parts; a file may keep only some in bf16."""
+  if len(parts) == 1:
+    return jnp.asarray(parts[0])
+  wide = functools.reduce(jnp.promote_types, [part.dtype for part in parts])
+  return jnp.asarray(np.concatenate([p.astype(wide) for p in parts], axis=1))
 
 
 def _drop_copies(config, tensors, where):
@@ -157,9 +167,9 @@ def _check_shapes(shapes, table, where):
   faults = [f"missing {name}" for name in table if name not in shapes]
   faults += [f"surplus {name}" for name in shapes if name not in table]
   faults += [
-      f"{name} has shape {list(shapes[name])}, not {list(shape)}"
-      for name, (_, shape) in table.items()
-      if tuple(shapes.get(name, shape)) != shape
+      f"{name} has shape {list(shapes[name])}, not {list(place.shape)}"
+      for name, place in table.items()
+      if tuple(shapes.get(name, place.shape)) != place.shape
   ]
   if faults:
     raise UserError(
@@ -251,11 +261,7 @@ def save_t5(
   if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float32):
     raise UserError(f"dtype is {dtype}; it must be bfloat16 or float32")
   table = names.table(module.config)
-  stored = {path: name for name, (path, _) in table.items()}
-  leaves = {
-      stored.get(path, "/".join(path)): _turned(path, leaf)
-      for path, leaf in traverse_util.flatten_dict(params["params"]).items()
-  }
+  leaves = _stored(table, traverse_util.flatten_dict(params["params"]))
   _check_shapes(
       {name: leaf.shape for name, leaf in leaves.items()}, table, directory
   )
@@ -269,10 +275,30 @@ def save_t5(
       shutil.copyfile(tokenizer_file, part / name)
 
 
+def _stored(table: names.Table, flat) -> dict[str, Any]:
+  """Parameters by path -> stored tensors by name.
+
+  What has no name keeps its path, and a kernel of another form its shape, so
+  that the message about the shapes shows them.
+  """
+  leaves = {}
+  known = set()
+  for name, place in table.items():
+    known.add(place.path)
+    if place.path not in flat:
+      continue
+    leaf = flat[place.path]
+    if place.part is not None and leaf.ndim == 3 and place.part < leaf.shape[1]:
+      leaf = leaf[:, place.part]
+    leaves[name] = leaf.T if place.is_kernel else leaf
+  rest = {"/".join(path): flat[path] for path in flat.keys() - known}
+  return leaves | rest
+
+
 def _write_weights(part, leaves, table, dtype, max_shard_bytes):
   """Writes the shards, one at a time in memory, and their index."""
   size = jnp.dtype(dtype).itemsize
-  sizes = {name: math.prod(shape) * size for name, (_, shape) in table.items()}
+  sizes = {name: math.prod(place.shape) * size for name, place in table.items()}
   weight_map = {}
   shards = _split(sizes, max_shard_bytes)
   for i, shard in enumerate(shards, 1):
@@ -306,35 +332,3 @@ def _split(sizes: dict[str, int], most: int) -> list[list[str]]:
     shards[-1].append(name)
     room -= size
   return shards
-
-
-def save_random_t5(
-    directory,
-    config: t5.T5Config,
-    seed: int = 0,
-    *,
-    dtype=jnp.float32,
-    tokenizer_file=None,
-    max_shard_bytes: int = _SHARD_BYTES,
-) -> None:
-  """Writes a T5 directory of random weights; arguments as `save_t5`."""
-  generator = np.random.default_rng(seed)
-  flat = {}
-  for path, shape in names.table(config).values():
-    weights = generator.standard_normal(shape, np.float32)
-    if path[-1] == "scale":
-      weights = 1 + 0.1 * weights
-    elif path[-1] == "kernel":
-      # T5 starts the query smaller: its scores are never scaled.
-      width = shape[1] * (config.d_kv if path[-2] == "q" else 1)
-      weights *= width**-0.5
-    flat[path] = _turned(path, weights)
-  params = {"params": traverse_util.unflatten_dict(flat)}
-  save_t5(
-      directory,
-      t5.T5(config),
-      params,
-      dtype=dtype,
-      max_shard_bytes=max_shard_bytes,
-      tokenizer_file=tokenizer_file,
-  )

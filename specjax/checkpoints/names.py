@@ -1,5 +1,7 @@
 """How Hugging Face names a T5's tensors, and where they go."""
 
+import dataclasses
+
 from specjax.models import t5
 
 SHARED = "shared.weight"
@@ -11,15 +13,38 @@ UNUSED = (
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 )
 
-Table = dict[str, tuple[tuple[str, ...], tuple[int, ...]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """Where a stored tensor goes.
+
+  Attributes:
+    path: of the parameter.
+    shape: of the stored tensor; torch stores kernels [out, in].
+    part: which of the M products in a kernel [in, M, out] it is; None where
+      it is the whole parameter.
+  """
+
+  path: tuple[str, ...]
+  shape: tuple[int, ...]
+  part: int | None = None
+
+  @property
+  def is_kernel(self) -> bool:
+    """Does the parameter hold it transposed?"""
+    return self.path[-1] == "kernel"
+
+
+Table = dict[str, Place]
 
 
 def table(config: t5.T5Config) -> Table:
-  """Stored name -> (path in the parameters, stored shape), every tensor."""
+  """Stored name -> Place, every tensor; parts of one kernel in their order."""
   embedding = (config.vocab_size, config.d_model)
-  entries = {SHARED: (("shared",), embedding)}
+  entries = {SHARED: Place(("shared",), embedding)}
   if not config.tied:
-    entries[HEAD] = (("lm_head", "kernel"), embedding)
+    entries[HEAD] = Place(("lm_head", "kernel"), embedding)
   return (
       entries
       | _stack(config, "encoder", config.num_layers, cross=False)
@@ -29,20 +54,16 @@ def table(config: t5.T5Config) -> Table:
 
 def _stack(config: t5.T5Config, side: str, depth: int, *, cross: bool) -> Table:
   bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-  entries = {
-      bias: (
-          (f"{side}_bias", "table"),
-          (config.relative_attention_num_buckets, config.num_heads),
-      )
-  }
+  shape = (config.relative_attention_num_buckets, config.num_heads)
+  entries = {bias: Place((f"{side}_bias", "table"), shape)}
   for i in range(depth):
     block, layer = f"{side}.block.{i}.layer", f"{side}_layers_{i}"
-    parts = [("SelfAttention", "attention")]
+    parts = [("SelfAttention", "attention", ("qkv",))]
     if cross:
-      parts.append(("EncDecAttention", "cross"))
-    for j, (name, path) in enumerate(parts):
+      parts.append(("EncDecAttention", "cross", ("q", "kv")))
+    for j, (name, path, kernels) in enumerate(parts):
       entries |= _norm(config, f"{block}.{j}.layer_norm", layer, f"{path}_norm")
-      entries |= _attention(config, f"{block}.{j}.{name}", layer, path)
+      entries |= _attention(config, f"{block}.{j}.{name}", (layer, path), kernels)
     last = f"{block}.{len(parts)}"
     entries |= _norm(config, f"{last}.layer_norm", layer, "feed_forward_norm")
     entries |= _feed_forward(config, f"{last}.DenseReluDense", layer)
@@ -50,23 +71,32 @@ def _stack(config: t5.T5Config, side: str, depth: int, *, cross: bool) -> Table:
 
 
 def _norm(config: t5.T5Config, name: str, *path: str) -> Table:
-  return {f"{name}.weight": ((*path, "scale"), (config.d_model,))}
+  return {f"{name}.weight": Place((*path, "scale"), (config.d_model,))}
 
 
-def _attention(config: t5.T5Config, name: str, *path: str) -> Table:
-  inner, width = config.num_heads * config.d_kv, config.d_model
-  shapes = {x: (inner, width) for x in "qkv"} | {"o": (width, inner)}
+def _kernel(name: str, stored, path, shape) -> Table:
+  """The stored matrices that make one kernel."""
+  alone = len(stored) == 1
   return {
-      f"{name}.{part}.weight": ((*path, part, "kernel"), shape)
-      for part, shape in shapes.items()
+      f"{name}.{each}.weight": Place(
+          (*path, "kernel"), shape, None if alone else part
+      )
+      for part, each in enumerate(stored)
   }
+
+
+def _attention(config: t5.T5Config, name: str, path, kernels) -> Table:
+  inner, width = config.num_heads * config.d_kv, config.d_model
+  entries = _kernel(name, "o", (*path, "o"), (width, inner))
+  for kernel in kernels:
+    entries |= _kernel(name, kernel, (*path, kernel), (inner, width))
+  return entries
 
 
 def _feed_forward(config: t5.T5Config, name: str, layer: str) -> Table:
   wide, width = config.d_ff, config.d_model
   into = ("wi_0", "wi_1") if config.gated else ("wi",)
-  shapes = {x: (wide, width) for x in into} | {"wo": (width, wide)}
-  return {
-      f"{name}.{part}.weight": ((layer, "feed_forward", part, "kernel"), shape)
-      for part, shape in shapes.items()
-  }
+  path = (layer, "feed_forward")
+  return _kernel(name, into, (*path, "wi"), (wide, width)) | _kernel(
+      name, ("wo",), (*path, "wo"), (width, wide)
+  )

@@ -11,21 +11,31 @@ MASKED = -1e30
 
 
 class Linear(nn.Module):
-  """y = x W without bias; W is stored [in, out]."""
+  """y = x W without bias; W is stored [in, out].
 
-  features: int
-  stddev: float
+  M products of one input are one: features (M, out), W stored [in, M, out].
+
+  Attributes:
+    features: out, or (M, out).
+    stddev: of the initial weights; one for each M.
+    dtype: of input and output.
+  """
+
+  features: int | tuple[int, int]
+  stddev: float | tuple[float, ...]
   dtype: jnp.dtype
 
   @nn.compact
   def __call__(self, x):
     """[..., in] -> [..., features]."""
-    kernel_IO = self.param(
-        "kernel",
-        nn.initializers.normal(self.stddev),
-        (x.shape[-1], self.features),
-    )
-    return products.product(x, kernel_IO, self.dtype).astype(self.dtype)
+
+    def init(key, shape):
+      return jax.random.normal(key, shape) * jnp.array(self.stddev)[..., None]
+
+    out = self.features
+    out = out if isinstance(out, tuple) else (out,)
+    kernel = self.param("kernel", init, (x.shape[-1], *out))
+    return products.product(x, kernel, self.dtype).astype(self.dtype)
 
 
 class RMSNorm(nn.Module):

@@ -26,12 +26,13 @@ def product(x, kernel, dtype, *, out_in: bool = False):
 
   Args:
     x: [..., in].
-    kernel: [in, out], in `dtype`, or in bfloat16 where `dtype` is float32.
+    kernel: [in, out] or [in, M, out], in `dtype`, or in bfloat16 where `dtype`
+      is float32.
     dtype: of the activations, float32 or bfloat16.
     out_in: the kernel is [out, in].
 
   Returns:
-    [..., out], float32.
+    [..., out] or [..., M, out], float32.
   """
   rows = x.reshape(-1, x.shape[-1]).astype(dtype)
   if kernel.dtype != jnp.bfloat16:
@@ -43,7 +44,7 @@ def product(x, kernel, dtype, *, out_in: bool = False):
         cpu=lambda rows, kernel: _on_cpu(rows, kernel, out_in),
         default=lambda rows, kernel: _by_parts(rows, kernel, out_in),
     )
-  return y.reshape(*x.shape[:-1], -1)
+  return y.reshape(*x.shape[:-1], *y.shape[1:])
 
 
 def _dot(rows, kernel, out_in: bool):

@@ -125,29 +125,52 @@ class RelativeBias(nn.Module):
 
 
 class Attention(nn.Module):
-  """Projections of one attention block; keys and values come and go."""
+  """Projections of one attention block; keys and values come and go.
+
+  What one input feeds is one product: queries, keys and values of
+  self-attention (`qkv`), keys and values of the source (`kv`).
+  """
 
   config: T5Config
   dtype: jnp.dtype
+  cross: bool = False
 
   def setup(self):
     cfg = self.config
     inner = cfg.num_heads * cfg.d_kv
     linear = functools.partial(layers.Linear, dtype=self.dtype)
-    self.q = linear(inner, stddev=(cfg.d_model * cfg.d_kv) ** -0.5)
-    self.k = linear(inner, stddev=cfg.d_model**-0.5)
-    self.v = linear(inner, stddev=cfg.d_model**-0.5)
+    width = cfg.d_model**-0.5
+    # T5 starts the query smaller: its scores are never scaled.
+    query = width * cfg.d_kv**-0.5
+    if self.cross:
+      self.q = linear(inner, stddev=query)
+      self.kv = linear((2, inner), stddev=(width, width))
+    else:
+      self.qkv = linear((3, inner), stddev=(query, width, width))
     self.o = linear(cfg.d_model, stddev=inner**-0.5)
 
   def _heads(self, x_BTE):
     return layers.split_heads(x_BTE, self.config.num_heads)
 
-  def keys_values(self, x_BTD):
-    """-> key_BHTK, value_BHTK."""
-    return self._heads(self.k(x_BTD)), self._heads(self.v(x_BTD))
+  def _parts(self, x_BTME):
+    """-> one x_BHTK for each M."""
+    return tuple(
+        self._heads(x_BTME[:, :, i]) for i in range(x_BTME.shape[2])
+    )
 
-  def __call__(self, x_BTD, key_BHSK, value_BHSK, bias_BHTS, mask_BTS):
-    query_BHTK = self._heads(self.q(x_BTD))
+  def queries_keys_values(self, x_BTD):
+    """Self-attention: query_BHTK, key_BHTK, value_BHTK."""
+    return self._parts(self.qkv(x_BTD))
+
+  def queries(self, x_BTD):
+    """Cross-attention: query_BHTK."""
+    return self._heads(self.q(x_BTD))
+
+  def keys_values(self, x_BLD):
+    """Cross-attention: key_BHLK, value_BHLK."""
+    return self._parts(self.kv(x_BLD))
+
+  def __call__(self, query_BHTK, key_BHSK, value_BHSK, bias_BHTS, mask_BTS):
     return self.o(
         layers.attend(query_BHTK, key_BHSK, value_BHSK, bias_BHTS, mask_BTS)
     )
@@ -163,12 +186,13 @@ class FeedForward(nn.Module):
   def __call__(self, x_BTD):
     cfg = self.config
     linear = functools.partial(layers.Linear, dtype=self.dtype)
-    wide = functools.partial(linear, cfg.d_ff, stddev=cfg.d_model**-0.5)
+    into = cfg.d_model**-0.5
     if cfg.gated:
-      gate_BTF = jax.nn.gelu(wide(name="wi_0")(x_BTD), approximate=True)
-      hidden_BTF = gate_BTF * wide(name="wi_1")(x_BTD)
+      x_BTMF = linear((2, cfg.d_ff), stddev=(into, into), name="wi")(x_BTD)
+      gate_BTF = jax.nn.gelu(x_BTMF[:, :, 0], approximate=True)
+      hidden_BTF = gate_BTF * x_BTMF[:, :, 1]
     else:
-      hidden_BTF = jax.nn.relu(wide(name="wi")(x_BTD))
+      hidden_BTF = jax.nn.relu(linear(cfg.d_ff, stddev=into, name="wi")(x_BTD))
     return linear(cfg.d_model, stddev=cfg.d_ff**-0.5, name="wo")(hidden_BTF)
 
 
@@ -186,9 +210,8 @@ class EncoderLayer(nn.Module):
     self.feed_forward = FeedForward(self.config, self.dtype)
 
   def __call__(self, x_BLD, bias_BHLL, mask_BLL):
-    y_BLD = self.attention_norm(x_BLD)
-    key_BHLK, value_BHLK = self.attention.keys_values(y_BLD)
-    x_BLD += self.attention(y_BLD, key_BHLK, value_BHLK, bias_BHLL, mask_BLL)
+    own = self.attention.queries_keys_values(self.attention_norm(x_BLD))
+    x_BLD += self.attention(*own, bias_BHLL, mask_BLL)
     return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
 
 
@@ -203,26 +226,23 @@ class DecoderLayer(nn.Module):
     self.attention_norm = norm()
     self.attention = Attention(self.config, self.dtype)
     self.cross_norm = norm()
-    self.cross = Attention(self.config, self.dtype)
+    self.cross = Attention(self.config, self.dtype, cross=True)
     self.feed_forward_norm = norm()
     self.feed_forward = FeedForward(self.config, self.dtype)
 
-  def keys_values(self, x_BTD):
-    """Self-attention keys and values of new tokens."""
-    return self.attention.keys_values(self.attention_norm(x_BTD))
+  def queries_keys_values(self, x_BTD):
+    """Self-attention queries, keys and values of new tokens."""
+    return self.attention.queries_keys_values(self.attention_norm(x_BTD))
 
   def cross_keys_values(self, hidden_BLD):
     """Cross-attention keys and values of the source."""
     return self.cross.keys_values(hidden_BLD)
 
   def __call__(self, x_BTD, own, bias_BHTS, mask_BTS, source, mask_BL):
-    """`own` and `source` are pairs of keys and values."""
-    x_BTD += self.attention(
-        self.attention_norm(x_BTD), *own, bias_BHTS, mask_BTS
-    )
-    x_BTD += self.cross(
-        self.cross_norm(x_BTD), *source, None, mask_BL[:, None, :]
-    )
+    """`own`: new queries, all keys, all values; `source`: keys, values."""
+    x_BTD += self.attention(*own, bias_BHTS, mask_BTS)
+    query_BHTK = self.cross.queries(self.cross_norm(x_BTD))
+    x_BTD += self.cross(query_BHTK, *source, None, mask_BL[:, None, :])
     return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
 
 
@@ -314,13 +334,13 @@ class T5(nn.Module):
     states = [x_BTD]
     keys, values = [], []
     for i, layer in enumerate(self.decoder_layers):
-      key, value = layer.keys_values(x_BTD)
+      query_BHTK, key, value = layer.queries_keys_values(x_BTD)
       if cache is not None:
         key = cache_lib.write(cache.key[i], key, query.slot_BT)
         value = cache_lib.write(cache.value[i], value, query.slot_BT)
       x_BTD = layer(
           x_BTD,
-          (key, value),
+          (query_BHTK, key, value),
           bias_BHTS,
           query.mask_BTS,
           (memory.key[i], memory.value[i]),

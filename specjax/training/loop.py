@@ -11,6 +11,7 @@ import math
 import pathlib
 import time
 
+import filelock
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
@@ -175,8 +176,24 @@ def run(config: TrainConfig, train, held: dict, teacher_params=()) -> dict:
 
   Returns:
     The trained variables.
+
+  Raises:
+    errors.UserError: its folder holds checkpoints of another recipe, another
+      process trains there, or the loss is no number.
   """
   config.folder.mkdir(parents=True, exist_ok=True)
+  try:
+    # Released by the system, too, where the process is killed.
+    with filelock.FileLock(config.folder / "lock", timeout=0):
+      return _run(config, train, held, teacher_params)
+  except filelock.Timeout:
+    raise errors.UserError(
+        f"{config.folder}: another process trains there; stop it, or give"
+        " another out"
+    ) from None
+
+
+def _run(config: TrainConfig, train, held: dict, teacher_params) -> dict:
   data, _ = batches_lib.batches(*train, config.batch, config.seed)
   held = {name: _one_epoch(rows, config.batch) for name, rows in held.items()}
   options = ocp.CheckpointManagerOptions(

@@ -59,12 +59,17 @@ def _names(path) -> list[str]:
 
 
 def _dimensions(params):
-  """Marks layer kernels, stored [in, out], as Muon's; the rest is AdamW's."""
+  """Marks layer kernels as Muon's; the rest is AdamW's.
+
+  They are stored [in, out], or [in, M, out]: M matrices, each for itself.
+  """
 
   def mark(path, value):
     inside = any("layers_" in name for name in _names(path))
-    if inside and value.ndim == 2:
-      return contrib.MuonDimensionNumbers(reduction_axis=0, output_axis=1)
+    if inside and value.ndim > 1:
+      return contrib.MuonDimensionNumbers(
+          reduction_axis=0, output_axis=value.ndim - 1
+      )
     return None
 
   return jax.tree_util.tree_map_with_path(mark, params)
@@ -82,6 +87,8 @@ def _scaled(config: OptimizerConfig, head_width: int):
     names = _names(path)
     if "q" in names:
       return update * head_width**-0.5
+    if "qkv" in names:
+      return update.at[:, 0].multiply(head_width**-0.5)
     if "shared" in names:
       return update * (config.embedding_rate / config.other_rate)
     return update

@@ -61,9 +61,10 @@ def _stack(config: t5.T5Config, side: str, depth: int, *, cross: bool) -> Table:
     parts = [("SelfAttention", "attention", ("qkv",))]
     if cross:
       parts.append(("EncDecAttention", "cross", ("q", "kv")))
-    for j, (name, path, kernels) in enumerate(parts):
-      entries |= _norm(config, f"{block}.{j}.layer_norm", layer, f"{path}_norm")
-      entries |= _attention(config, f"{block}.{j}.{name}", (layer, path), kernels)
+    for j, (stored, part, kernels) in enumerate(parts):
+      entries |= _norm(config, f"{block}.{j}.layer_norm", layer, f"{part}_norm")
+      name, path = f"{block}.{j}.{stored}", (layer, part)
+      entries |= _attention(config, name, path, kernels)
     last = f"{block}.{len(parts)}"
     entries |= _norm(config, f"{last}.layer_norm", layer, "feed_forward_norm")
     entries |= _feed_forward(config, f"{last}.DenseReluDense", layer)

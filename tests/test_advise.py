@@ -1,7 +1,10 @@
 """The door to the arithmetic: what it prints, draws and refuses."""
 
+import pathlib
+import re
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -228,6 +231,19 @@ def test_the_door_itself():
   assert done.stderr == (
       "specjax.advise: --alpha: give a number in [0, 1], got '2'\n"
   )
+
+
+def test_commands_of_the_document(run):
+  """Each prints what docs/theory.md shows under it."""
+  path = pathlib.Path(__file__).parents[1] / "docs" / "theory.md"
+  shown = re.findall(
+      r"^    \$ python -m specjax\.advise (.*)\n((?:    .*\n|\n)+)",
+      path.read_text("utf-8"),
+      re.MULTILINE,
+  )
+  assert len(shown) == 3
+  for options, output in shown:
+    assert run(options).strip() == textwrap.dedent(output).strip()
 
 
 def test_read_raises_for_other_doors():

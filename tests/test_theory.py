@@ -3,6 +3,7 @@
 import doctest
 import itertools
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -37,6 +38,12 @@ def best_speedup(alpha, c):
 def test_doctests(module):
   results = doctest.testmod(module)
   assert results.attempted and not results.failed
+
+
+def test_lines_of_the_document():
+  path = pathlib.Path(__file__).parents[1] / "docs" / "theory.md"
+  results = doctest.testfile(str(path), module_relative=False)
+  assert results.attempted > 40 and not results.failed
 
 
 # Published figures that follow.

@@ -13,6 +13,7 @@ run of specjax.run reports alpha, c and v of its models on its device.
 import argparse
 import difflib
 import math
+import os
 import pathlib
 import sys
 from typing import Callable, NoReturn, Sequence
@@ -56,9 +57,9 @@ def _number(words: str, good: Callable[[float], bool]):
   return parse
 
 
-_SHARE = _number("a number in [0, 1]", lambda x: 0 <= x <= 1)
-_COST = _number("a number, 0 or more", lambda x: 0 <= x < math.inf)
-_FACTOR = _number("a number above 0", lambda x: 0 < x < math.inf)
+_SHARE = _number("a number from 0 to 1", lambda x: 0 <= x <= 1)
+_COST = _number("a number from 0 to 1000", lambda x: 0 <= x <= 1000)
+_FACTOR = _number("a number from 0.01 to 1000", lambda x: 0.01 <= x <= 1000)
 
 
 def _gamma(text: str) -> int:
@@ -83,7 +84,7 @@ def _picture(text: str) -> pathlib.Path:
     raise argparse.ArgumentTypeError(
         f"give a name that ends in .png, got {errors.shown(text)}"
     )
-  return pathlib.Path(text).expanduser()
+  return pathlib.Path(os.path.expanduser(text))
 
 
 # Option: its type, a value that --help shows, and what it says.
@@ -335,7 +336,7 @@ def main(argv: Sequence[str]) -> int:
       texts.append(advice(options))
     if options.want is not None:
       texts.append(needed(options))
-    print("\n\n".join(texts))
+    print("\n\n".join(texts), flush=True)
     if options.plot:
       draw(options)
       print(f"\nwritten: {options.plot}")
@@ -343,6 +344,10 @@ def main(argv: Sequence[str]) -> int:
   except errors.UserError as error:
     print(f"specjax.advise: {error}", file=sys.stderr)
     return 1
+  except BrokenPipeError:
+    # A reader such as head has seen enough; Python would flush once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _check_pictures() -> None:

@@ -1,5 +1,6 @@
 """The door to the arithmetic: what it prints, draws and refuses."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -115,7 +116,9 @@ def test_operations_of_the_draft(run):
 def test_ends_of_the_range(run):
   assert figure(run("--alpha 1 --c 0"), "best gamma") == "64"
   assert figure(run("--alpha 0 --c 0"), "best gamma") == "none"
-  assert figure(run("--alpha 1 --c 1e9"), "best gamma") == "none"
+  assert figure(run("--alpha 1 --c 1000"), "best gamma") == "none"
+  assert figure(run("--alpha 0.8 --c 0 --v 1000"), "best gamma") == "none"
+  assert figure(run("--alpha 1 --c 0 --v 0.01"), "  speed-up") == "6500.00x"
 
 
 def test_wanted_speedup(run):
@@ -162,6 +165,13 @@ def test_picture_that_cannot_be_written(refusal, tmp_path):
   assert list(tmp_path.iterdir()) == [file]
 
 
+def test_picture_under_no_ones_home(run, tmp_path, monkeypatch):
+  """An unknown user is a folder's name, as it is to the shell."""
+  monkeypatch.chdir(tmp_path)
+  run("--alpha 0.8 --c 0.05 --plot ~no.one/curve.png")
+  assert (tmp_path / "~no.one" / "curve.png").is_file()
+
+
 def test_picture_without_matplotlib(refusal, monkeypatch, tmp_path):
   monkeypatch.setattr(pictures.importlib.util, "find_spec", lambda _: None)
   file = tmp_path / "curve.png"
@@ -176,15 +186,15 @@ def test_picture_without_matplotlib(refusal, monkeypatch, tmp_path):
         ("", "--alpha: give the acceptance rate, such as --alpha 0.8"),
         ("--alpha 0.8", "--c: give the time of a draft step over that of a"),
         ("--alpha", "--alpha: give a value"),
-        ("--alpha 1.2 --c 0", "--alpha: give a number in [0, 1], got '1.2'"),
-        ("--alpha x --c 0", "--alpha: give a number in [0, 1], got 'x'"),
-        ("--alpha nan --c 0", "--alpha: give a number in [0, 1], got 'nan'"),
-        ("--alpha= --c 0", "--alpha: give a number in [0, 1], got ''"),
-        ("--alpha 0.8 --c -1", "--c: give a number, 0 or more, got '-1'"),
-        ("--alpha 0.8 --c inf", "--c: give a number, 0 or more, got 'inf'"),
-        ("--alpha 0.8 --c 0 --v 0", "--v: give a number above 0, got '0'"),
-        ("--want 0 --c 0", "--want: give a number above 0, got '0'"),
-        ("--c-hat -1", "--c-hat: give a number, 0 or more, got '-1'"),
+        ("--alpha 1.2 --c 0", "--alpha: give a number from 0 to 1, got '1.2'"),
+        ("--alpha x --c 0", "--alpha: give a number from 0 to 1, got 'x'"),
+        ("--alpha nan --c 0", "--alpha: give a number from 0 to 1, got 'nan'"),
+        ("--alpha= --c 0", "--alpha: give a number from 0 to 1, got ''"),
+        ("--alpha 0.8 --c -1", "--c: give a number from 0 to 1000, got '-1'"),
+        ("--alpha 0.8 --c inf", "--c: give a number from 0 to 1000, got 'inf'"),
+        ("--v 0 --c 0", "--v: give a number from 0.01 to 1000, got '0'"),
+        ("--want 0 --c 0", "--want: give a number from 0.01 to 1000, got '0'"),
+        ("--c-hat -1", "--c-hat: give a number from 0 to 1000, got '-1'"),
         ("--gammas 4,,8", f"--gammas: {WHOLE}, got ''"),
         ("--gammas 0", f"--gammas: {WHOLE}, got '0'"),
         ("--gammas \u0664", f"--gammas: {WHOLE}, got"),
@@ -229,7 +239,7 @@ def test_the_door_itself():
   done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 1
   assert done.stderr == (
-      "specjax.advise: --alpha: give a number in [0, 1], got '2'\n"
+      "specjax.advise: --alpha: give a number from 0 to 1, got '2'\n"
   )
 
 
@@ -244,6 +254,16 @@ def test_commands_of_the_document(run):
   assert len(shown) == 3
   for options, output in shown:
     assert run(options).strip() == textwrap.dedent(output).strip()
+
+
+def test_a_reader_that_stops():
+  """Such as head: no traceback."""
+  read, write = os.pipe()
+  os.close(read)
+  command = [sys.executable, "-m", "specjax.advise", "--alpha=1", "--c=0"]
+  done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE)
+  os.close(write)
+  assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_read_raises_for_other_doors():

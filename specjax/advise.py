@@ -168,12 +168,7 @@ def advice(options: argparse.Namespace) -> str:
   lines = [
       *(_best(options, best) if best else _none(options)),
       _corollary(alpha, c, v),
-      _line(
-          "verify cost",
-          f"v {v:g}",
-          "drafts pay while v is below"
-          f" {theory.break_even_verify_cost(alpha, c):.2f}",
-      ),
+      _verify(alpha, c, v),
       _line(
           "oracle gamma",
           f"{theory.oracle_speedup(alpha, c, v):.2f}x",
@@ -239,11 +234,17 @@ def _c_hat(options: argparse.Namespace) -> float:
 
 def _corollary(alpha: float, c: float, v: float) -> str:
   if not theory.improves(alpha, c):
-    return _line("Corollary 3.9", "no", "alpha <= c: no gamma is faster")
+    return _line("Corollary 3.9", "no", "alpha <= c: no gamma helps at v = 1")
   note = f"alpha > c: at least {theory.least_improvement(alpha, c):.2f}x"
   if v != 1:
     note += f" at v = 1, {theory.least_improvement(alpha, c, v):.2f}x at v"
   return _line("Corollary 3.9", "yes", note)
+
+
+def _verify(alpha: float, c: float, v: float) -> str:
+  bound = theory.break_even_verify_cost(alpha, c)
+  note = f"drafts pay while v is below {bound:.2f}"
+  return _line("verify cost", f"v {v:g}", note if bound > 0 else "c is too high")
 
 
 def needed(options: argparse.Namespace) -> str:

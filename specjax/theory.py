@@ -191,23 +191,24 @@ def least_improvement(
 def break_even_verify_cost(alpha: float, c: float) -> float:
   """The verify cost below which some gamma makes decoding faster.
 
-  1 + sum over i of max(0, alpha^i - c): the i-th draft is worth its time while
-  alpha^i > c. At v = 1 this is Corollary 3.9.
+  max over gamma >= 1 of E[tokens] - gamma c: the i-th draft is worth its time
+  while alpha^i > c. Above 1 just where Corollary 3.9 holds.
 
   >>> round(break_even_verify_cost(0.8, 0.05), 2)
   4.13
-  >>> break_even_verify_cost(0.1, 0.2)
-  1.0
+  >>> round(break_even_verify_cost(0.1, 0.2), 2)
+  0.9
 
   Args:
     alpha: acceptance rate in [0, 1].
     c: time of a draft step over that of a target step.
 
   Returns:
-    The bound on v, 1 or more; infinite where every draft is accepted and c < 1.
+    The bound on v; infinite where every draft is accepted and c < 1, negative
+    where a draft takes longer than the tokens of gamma 1 are worth.
   """
   if not improves(alpha, c):
-    return 1.0
+    return 1 + alpha - c
   if alpha == 1:
     return math.inf
   if c == 0:

@@ -103,7 +103,10 @@ def test_verify_cost(run):
 def test_drafts_that_never_pay(run):
   text = run("--alpha 0.1 --c 0.2")
   assert figure(text, "best gamma") == "none"
-  assert "alpha <= c: no gamma is faster" in text
+  assert "alpha <= c: no gamma helps at v = 1" in text
+  assert "drafts pay while v is below 0.90" in text
+  assert figure(run("--alpha 0.1 --c 0.2 --v 0.8"), "best gamma") == "1"
+  assert "c is too high" in run("--alpha 0.1 --c 2")
 
 
 def test_operations_of_the_draft(run):

@@ -333,11 +333,8 @@ def test_break_even_by_a_scan(alpha, c):
       theory.speedup(alpha, gamma, c, v) for gamma in range(1, 400)
   )
   bound = theory.break_even_verify_cost(alpha, c)
-  assert fastest(bound * 1.001) < 1
-  if alpha > c:
-    assert fastest(bound * 0.999) > 1
-  else:
-    assert bound == 1.0
+  assert fastest(bound * 1.001) < 1 < fastest(bound * 0.999)
+  assert (bound > 1) == (alpha > c)
 
 
 def test_break_even_at_the_ends():
@@ -345,6 +342,7 @@ def test_break_even_at_the_ends():
   assert theory.break_even_verify_cost(1.0, 1.0) == 1.0
   assert theory.break_even_verify_cost(0.75, 0.0) == 4.0
   assert theory.break_even_verify_cost(0.0, 0.0) == 1.0
+  assert theory.break_even_verify_cost(0.5, 2.0) == -0.5
 
 
 def test_no_gamma_is_best_where_plain_decoding_is():

@@ -15,11 +15,13 @@ _EXTRAS = {
         "datasets>=3.0",
         "huggingface_hub>=0.34",
     ],
-    # Pictures of training runs.
-    "train": [
+    # Pictures.
+    "plot": [
         "matplotlib>=3.9",
     ],
 }
+# Training draws its curves.
+_EXTRAS["train"] = _EXTRAS["plot"]
 _EXTRAS["test"] = [*_EXTRAS["hub"], *_EXTRAS["train"], "pytest>=8.2"]
 _EXTRAS["dev"] = [*_EXTRAS["test"], "build>=1.2", "ruff>=0.6"]
 

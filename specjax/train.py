@@ -20,6 +20,7 @@ import tqdm
 from specjax import checkpoints
 from specjax import command_line
 from specjax import errors
+from specjax import pictures
 from specjax import settings
 from specjax.checkpoints import hf
 from specjax.checkpoints import resolve
@@ -65,7 +66,7 @@ def train(config) -> None:
     raise errors.UserError(
         "config: names no models to train; give --config configs/train_mini.py"
     )
-  curves.check()
+  pictures.check()
   check_options(config)
   for name in config.models:
     train_config(config, name)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
+from specjax.checkpoints import hf
 from specjax.models import products
 from tests import tiny
 
@@ -53,6 +54,29 @@ def test_bfloat16_activations_are_summed_in_float32(rows):
   got = jax.jit(functools.partial(products.product, dtype=BF16))(x, kernel)
   assert got.shape == (rows, 96) and got.dtype == F32
   assert worst(got, x, kernel) < 1e-6
+
+
+@pytest.mark.parametrize("rows", (1, 2, 40))
+def test_float32_activations_are_rounded_to_the_products_type(rows):
+  x, kernel = case(rows, F32)
+  got = jax.jit(functools.partial(products.product, dtype=BF16))(x, kernel)
+  assert worst(got, x.astype(BF16), kernel) < 1e-6
+
+
+def test_a_cpu_carries_float32(tmp_path):
+  """The cache of a bfloat16 model is not converted at every step."""
+  assert products.carried(BF16, "tpu") == BF16
+  assert products.carried(F32, "tpu") == F32
+  tiny.write_random_t5(tmp_path / "m", tiny.SHAPE)
+  module, params = hf.load_t5(tmp_path / "m", BF16)
+  assert module.dtype == BF16
+  assert module.empty_cache(1, 4).key[0].dtype == F32
+  source = jnp.array([[5, 6, 1]])
+  program = jax.make_jaxpr(module.apply)(
+      params, source, source > 0, jnp.array([[0, 5, 9]])
+  )
+  # What is multiplied with weights is bfloat16.
+  assert "bf16[3,8]" in str(program)
 
 
 def test_leading_axes_and_other_types_of_kernels():

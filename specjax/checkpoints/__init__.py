@@ -41,7 +41,7 @@ def load(
   Args:
     name: a folder, a shipped model such as mini/target, or a Hugging Face
       name; see `resolve.resolve`.
-    dtype: of parameters and activations.
+    dtype: of parameters and products.
     keep_bfloat16: matrices that are stored in bfloat16 stay so, whatever the
       dtype: half the memory, and the same law.
     hint: what a person can do where the model can't be had.

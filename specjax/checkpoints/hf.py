@@ -17,6 +17,7 @@ import shutil
 from typing import Any, Callable
 
 from flax import traverse_util
+import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
@@ -26,6 +27,7 @@ from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import files
 from specjax.checkpoints import names
 from specjax.errors import UserError
+from specjax.models import products
 from specjax.models import t5
 
 WEIGHTS = "model.safetensors"
@@ -52,7 +54,7 @@ def load_t5(
   Args:
     directory: holds config.json and model.safetensors or its shards, in
       float32, bfloat16 or float16.
-    dtype: of the parameters and of the module's activations.
+    dtype: of the parameters and of the module's products.
     keep_bfloat16: matrices that are stored in bfloat16 stay so, whatever the
       dtype: half the memory, and the same law (models.products).
 
@@ -77,7 +79,8 @@ def load_t5(
     params = params_from_tensors(
         config, tensors, dtype, directory, keep_bfloat16=keep_bfloat16
     )
-  return t5.T5(config, dtype=dtype), params
+  carried = products.carried(dtype, jax.default_backend())
+  return t5.T5(config, dtype=dtype, carried=carried), params
 
 
 def params_from_tensors(

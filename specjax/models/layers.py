@@ -1,5 +1,7 @@
 """Layers that more than one family uses."""
 
+import dataclasses
+
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,19 @@ from specjax.models import products
 MASKED = -1e30
 
 
+@dataclasses.dataclass(frozen=True)
+class Types:
+  """Number types of a pass.
+
+  Attributes:
+    product: of what is multiplied with weights.
+    carried: of activations between the products, and of keys and values.
+  """
+
+  product: jnp.dtype
+  carried: jnp.dtype
+
+
 class Linear(nn.Module):
   """y = x W without bias; W is stored [in, out].
 
@@ -18,12 +33,12 @@ class Linear(nn.Module):
   Attributes:
     features: out, or (M, out).
     stddev: of the initial weights; one for each M.
-    dtype: of input and output.
+    types: of the product, and of what comes out.
   """
 
   features: int | tuple[int, int]
   stddev: float | tuple[float, ...]
-  dtype: jnp.dtype
+  types: Types
 
   @nn.compact
   def __call__(self, x):
@@ -35,7 +50,8 @@ class Linear(nn.Module):
     out = self.features
     out = out if isinstance(out, tuple) else (out,)
     kernel = self.param("kernel", init, (x.shape[-1], *out))
-    return products.product(x, kernel, self.dtype).astype(self.dtype)
+    y = products.product(x, kernel, self.types.product)
+    return y.astype(self.types.carried)
 
 
 class RMSNorm(nn.Module):

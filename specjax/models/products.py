@@ -21,14 +21,27 @@ def precision(dtype) -> jax.lax.Precision | None:
   return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
+def carried(dtype, platform: str) -> jnp.dtype:
+  """Type of activations between products in `dtype`, and of keys and values.
+
+  A CPU knows bfloat16 in products only: all else would be converted there and
+  back at every step, keys and values of the whole past among it.
+
+  Args:
+    dtype: of the products.
+    platform: as jax.default_backend() names it.
+  """
+  return jnp.dtype(jnp.float32 if platform == "cpu" else dtype)
+
+
 def product(x, kernel, dtype, *, out_in: bool = False):
   """x W, summed in float32.
 
   Args:
-    x: [..., in].
+    x: [..., in], of any type.
     kernel: [in, out] or [in, M, out], in `dtype`, or in bfloat16 where `dtype`
       is float32.
-    dtype: of the activations, float32 or bfloat16.
+    dtype: that x is rounded to, float32 or bfloat16.
     out_in: the kernel is [out, in].
 
   Returns:

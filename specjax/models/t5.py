@@ -132,13 +132,13 @@ class Attention(nn.Module):
   """
 
   config: T5Config
-  dtype: jnp.dtype
+  types: layers.Types
   cross: bool = False
 
   def setup(self):
     cfg = self.config
     inner = cfg.num_heads * cfg.d_kv
-    linear = functools.partial(layers.Linear, dtype=self.dtype)
+    linear = functools.partial(layers.Linear, types=self.types)
     width = cfg.d_model**-0.5
     # T5 starts the query smaller: its scores are never scaled.
     query = width * cfg.d_kv**-0.5
@@ -180,12 +180,12 @@ class FeedForward(nn.Module):
   """ReLU (v1.0) or gated GELU (v1.1) feed-forward."""
 
   config: T5Config
-  dtype: jnp.dtype
+  types: layers.Types
 
   @nn.compact
   def __call__(self, x_BTD):
     cfg = self.config
-    linear = functools.partial(layers.Linear, dtype=self.dtype)
+    linear = functools.partial(layers.Linear, types=self.types)
     into = cfg.d_model**-0.5
     if cfg.gated:
       x_BTMF = linear((2, cfg.d_ff), stddev=(into, into), name="wi")(x_BTD)
@@ -200,14 +200,14 @@ class EncoderLayer(nn.Module):
   """Self-attention and feed-forward, each with a norm before it."""
 
   config: T5Config
-  dtype: jnp.dtype
+  types: layers.Types
 
   def setup(self):
     norm = functools.partial(layers.RMSNorm, self.config.layer_norm_epsilon)
     self.attention_norm = norm()
-    self.attention = Attention(self.config, self.dtype)
+    self.attention = Attention(self.config, self.types)
     self.feed_forward_norm = norm()
-    self.feed_forward = FeedForward(self.config, self.dtype)
+    self.feed_forward = FeedForward(self.config, self.types)
 
   def __call__(self, x_BLD, bias_BHLL, mask_BLL):
     own = self.attention.queries_keys_values(self.attention_norm(x_BLD))
@@ -219,16 +219,16 @@ class DecoderLayer(nn.Module):
   """Self-attention, cross-attention and feed-forward."""
 
   config: T5Config
-  dtype: jnp.dtype
+  types: layers.Types
 
   def setup(self):
     norm = functools.partial(layers.RMSNorm, self.config.layer_norm_epsilon)
     self.attention_norm = norm()
-    self.attention = Attention(self.config, self.dtype)
+    self.attention = Attention(self.config, self.types)
     self.cross_norm = norm()
-    self.cross = Attention(self.config, self.dtype, cross=True)
+    self.cross = Attention(self.config, self.types, cross=True)
     self.feed_forward_norm = norm()
-    self.feed_forward = FeedForward(self.config, self.dtype)
+    self.feed_forward = FeedForward(self.config, self.types)
 
   def queries_keys_values(self, x_BTD):
     """Self-attention queries, keys and values of new tokens."""
@@ -251,11 +251,19 @@ class T5(nn.Module):
 
   Attributes:
     config: its shape.
-    dtype: type of activations, keys and values; logits are float32.
+    dtype: of what is multiplied with weights; logits are float32.
+    carried: of activations between the products, and of keys and values; None
+      is `dtype`. See products.carried.
   """
 
   config: T5Config
   dtype: jnp.dtype = jnp.float32
+  carried: jnp.dtype | None = None
+
+  @property
+  def types(self) -> layers.Types:
+    """What its layers compute in."""
+    return layers.Types(self.dtype, self.carried or self.dtype)
 
   def setup(self):
     cfg = self.config
@@ -264,23 +272,23 @@ class T5(nn.Module):
     )
     self.encoder_bias = RelativeBias(cfg, bidirectional=True)
     self.encoder_layers = [
-        EncoderLayer(cfg, self.dtype) for _ in range(cfg.num_layers)
+        EncoderLayer(cfg, self.types) for _ in range(cfg.num_layers)
     ]
     self.encoder_norm = layers.RMSNorm(cfg.layer_norm_epsilon)
     self.decoder_bias = RelativeBias(cfg, bidirectional=False)
     self.decoder_layers = [
-        DecoderLayer(cfg, self.dtype) for _ in range(cfg.num_decoder_layers)
+        DecoderLayer(cfg, self.types) for _ in range(cfg.num_decoder_layers)
     ]
     self.decoder_norm = layers.RMSNorm(cfg.layer_norm_epsilon)
     if not cfg.tied:
       self.lm_head = layers.Linear(
-          cfg.vocab_size, stddev=cfg.d_model**-0.5, dtype=self.dtype
+          cfg.vocab_size, stddev=cfg.d_model**-0.5, types=self.types
       )
 
   def _embed(self, tokens):
     # A token of a wider vocabulary reads the last row: drafts may meet one.
     return jnp.take(self.shared, tokens, axis=0, mode="clip").astype(
-        self.dtype
+        self.types.carried
     )
 
   def encode(self, source_BL, mask_BL) -> Memory:
@@ -373,7 +381,7 @@ class T5(nn.Module):
         cfg.num_decoder_layers,
         cfg.num_heads,
         cfg.d_kv,
-        self.dtype,
+        self.types.carried,
     )
 
   def __call__(self, source_BL, mask_BL, inputs_BT):

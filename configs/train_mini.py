@@ -58,6 +58,7 @@ def get_config(only: str = ""):
   # this run's own target. They read its greedy and its sampled outputs.
   config.teacher = ""
   config.teacher_temperatures = (0.0, 1.0)
+  config.teacher_rows = 0  # sources it reads, drawn at random; 0 takes all
   config.divergence = "forward_kl"
   config.divergence_weight = 0.9
   config.warmup = 100

@@ -1,22 +1,23 @@
 """Is plain decoding fast? Against transformers' generate, and its own floor.
 
     python -m experiments.baseline
+    python -m experiments.baseline --dtype bfloat16
 
-Greedy, batch 1, float32, 32 new tokens a row (minimum and maximum), both tasks,
+Greedy, batch 1, 32 new tokens a row (minimum and maximum), both tasks,
 on the same weights and with the same number of threads:
 
 - plain decoding and transformers' `generate` in turn, source and prompt
-  included; the tokens must be the same
+  included; in float32 the tokens must be the same
 - one step of each shipped model on 1 token and on gamma + 1, beside the time
   that this machine needs to read the model's weights once: the bandwidth is
   measured on a buffer of just that size, on one thread and on all
 
-Writes results/baseline.json and results/baseline.md. Needs the extra parity.
-Under two minutes on two CPU cores.
+Writes results/baseline_<dtype>.json and results/baseline_<dtype>.md. Needs the
+extra parity. Under two minutes on two CPU cores.
 """
 
-import argparse
 import concurrent.futures
+import functools
 import os
 import statistics
 import sys
@@ -25,21 +26,19 @@ import time
 import jax
 import numpy as np
 
+from experiments import results
 from specjax import checkpoints
-from specjax import errors
 from specjax import pipeline
+from specjax import sections
 from specjax import settings as settings_lib
-from specjax import writing
 from specjax.checkpoints import resolve
 from specjax.data import tasks
 from specjax.decoding import loop as loop_lib
 from specjax.measure import environment
-from specjax.measure import output
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
 from specjax.verify import token
 
-COMMAND = "python -m experiments.baseline"
 TASKS = ("mini_ende", "mini_summ")
 MODELS = ("mini/target", "mini/large", "mini/base", "mini/small")
 TOKENS = 32
@@ -79,9 +78,9 @@ def read_bytes(params) -> int:
   )
 
 
-def step_times(name: str) -> dict:
+def step_times(name: str, dtype: str) -> dict:
   """Milliseconds of a step on 1 token and on WIDTH, and the floors."""
-  model = checkpoints.load(name)
+  model = checkpoints.load(name, dtype)
   examples = tasks.load_task("mini_ende", rows=1)
   settings = settings_lib.Settings()
   requests = pipeline.make_requests(
@@ -111,15 +110,15 @@ def step_times(name: str) -> dict:
   }
 
 
-def generate_times(task: str, rows: int, repeats: int) -> dict:
+def generate_times(task: str, dtype: str, rows: int, repeats: int) -> dict:
   """Milliseconds a token of both, in turn, and how many rows differ."""
   import torch
   import transformers
 
   torch.set_num_threads(threads())
-  target = checkpoints.load("mini/target")
+  target = checkpoints.load("mini/target", dtype)
   theirs = transformers.T5ForConditionalGeneration.from_pretrained(
-      resolve.resolve("mini/target", hint=""), dtype=torch.float32
+      resolve.resolve("mini/target", hint=""), dtype=getattr(torch, dtype)
   ).eval()
   decoder = pipeline.Decoder(target, batch=1)
   settings = settings_lib.Settings(min_new_tokens=TOKENS)
@@ -181,14 +180,15 @@ def markdown(made: dict) -> str:
   lines = [
       "# Plain decoding: against transformers, and against its floor",
       "",
-      f"{environment.headline(made)}, {made['threads']} threads, float32, batch"
-      f" 1, greedy, {TOKENS} tokens a row, milliseconds a token.",
+      f"{environment.headline(made)}, {made['threads']} threads,"
+      f" {made['dtype']}, batch 1, greedy, {TOKENS} tokens a row, milliseconds a"
+      " token.",
       "",
       "| task | rows | specjax | transformers' generate | times faster | rows"
       " that differ |",
       "|---|---|---|---|---|---|",
   ]
-  for cell in made["generate"]:
+  for cell in made["generate"].values():
     faster = cell["times_faster"]
     lines.append(
         f"| {cell['task']} | {cell['rows']} | {cell['specjax_ms']:.2f} |"
@@ -204,7 +204,7 @@ def markdown(made: dict) -> str:
       " all threads |",
       "|---|---|---|---|---|---|",
   ]
-  for cell in made["steps"]:
+  for cell in made["steps"].values():
     lines.append(
         f"| {cell['model']} | {cell['megabytes']:.1f} | {cell['step_ms']:.2f} |"
         f" {cell['verify_ms']:.2f} | {cell['floor_one_thread_ms']:.2f} |"
@@ -215,29 +215,37 @@ def markdown(made: dict) -> str:
 
 def main() -> None:
   """Measures, prints and writes."""
-  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  parser = results.parser(__doc__)
   parser.add_argument("--rows", type=int, default=8, help="of each task")
   parser.add_argument("--repeats", type=int, default=7)
-  parser.add_argument("--out", default="results")
-  arguments = parser.parse_args()
-  folder = output.folder(arguments.out)
-  made = environment.where(
-      f"{COMMAND} --rows {arguments.rows} --repeats {arguments.repeats}"
+  parser.add_argument(
+      "--dtype", choices=sections.DTYPES, default=sections.DTYPES[0]
   )
-  made["threads"] = threads()
-  made["generate"] = [
-      generate_times(task, arguments.rows, arguments.repeats) for task in TASKS
-  ]
-  made["steps"] = [step_times(name) for name in MODELS]
-  writing.write(folder / "baseline.json", output.dumps(made))
-  writing.write(folder / "baseline.md", markdown(made))
-  print(markdown(made))
+  arguments = parser.parse_args()
+  dtype = arguments.dtype
+  script = results.Script.start("baseline", arguments, f"baseline_{dtype}")
+  generate = {
+      task: functools.partial(
+          generate_times, task, dtype, arguments.rows, arguments.repeats
+      )
+      for task in TASKS
+  }
+  steps = {
+      name.replace("/", " "): functools.partial(step_times, name, dtype)
+      for name in MODELS
+  }
+  made = script.cells(generate | steps)
+  pick = lambda makers: {key: made[key] for key in makers}
+  script.write(
+      {
+          "dtype": dtype,
+          "threads": threads(),
+          "generate": pick(generate),
+          "steps": pick(steps),
+      },
+      markdown,
+  )
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except ImportError as error:
-    sys.exit(f"experiments.baseline: {error}: pip install 'specjax[parity]'")
-  except errors.UserError as error:
-    sys.exit(f"experiments.baseline: {error}")
+  sys.exit(results.exit_code("baseline", main))

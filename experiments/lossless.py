@@ -9,27 +9,21 @@ Decodes all rows of both tasks in float32 with each draft, at batch 1 and 8:
 - greedy and at temperature 1: every row at batch 8 against the same row alone
 
 Writes results/lossless.json and results/lossless.md, and exits with 1 where a
-row differs that no near tie explains. About ten minutes on two CPU cores.
+row differs that no near tie explains. Some fifteen minutes on two CPU cores.
 """
 
-import argparse
 import dataclasses
-import pathlib
+import functools
 import sys
 
-import tqdm
-
-from specjax import errors
+from experiments import results
 from specjax import experiment
 from specjax import prepare
 from specjax import sections
-from specjax import writing
 from specjax.measure import environment
-from specjax.measure import output
 
-COMMAND = "python -m experiments.lossless"
 TASKS = {"mini_ende": 96, "mini_summ": 48}
-DRAFTS = ("small", "base", "large")
+DRAFTS = ("small", "base", "large", "small_distilled")
 BATCHES = (1, 8)
 
 
@@ -60,40 +54,32 @@ def listed(made: prepare.Setup, a, b, temperature: float) -> list[dict]:
   ]
 
 
-def cells(task: str, rows: int, tick) -> list[dict]:
-  """All comparisons of one task."""
+def compare(task: str, draft: str, rows: int) -> list[dict]:
+  """All comparisons of one task and draft."""
   out = []
-  plain = {}
-  for draft in DRAFTS:
-    decoded = {}
-    for temperature in (0.0, 1.0):
-      for batch in BATCHES:
-        made = setup(
-            task, draft, batch=batch, temperature=temperature, rows=rows
-        )
-        if temperature == 0 and batch not in plain:
-          plain[batch] = experiment.decode(made, made.plain)
-        decoded[temperature, batch] = experiment.decode(
-            made, made.speculative
-        )
-        if temperature == 0:
-          found = listed(made, plain[batch], decoded[0.0, batch], 0.0)
-          out.append({
-              "task": task,
-              "draft": draft,
-              "what": f"batch {batch}, greedy: speculative against plain",
-              "rows": len(plain[batch]),
-              "differing": found,
-          })
-        tick()
-      alone, beside = (decoded[temperature, batch] for batch in BATCHES)
-      out.append({
-          "task": task,
-          "draft": draft,
-          "what": f"temperature {temperature:g}: alone against beside others",
-          "rows": len(alone),
-          "differing": listed(made, alone, beside, temperature),
-      })
+
+  def note(what, a, b, made, temperature):
+    out.append({
+        "task": task,
+        "draft": draft,
+        "what": what,
+        "rows": len(a),
+        "differing": listed(made, a, b, temperature),
+    })
+
+  for temperature in (0.0, 1.0):
+    decoded = []
+    for batch in BATCHES:
+      made = setup(
+          task, draft, batch=batch, temperature=temperature, rows=rows
+      )
+      decoded.append(experiment.decode(made, made.speculative))
+      if temperature == 0:
+        plain = experiment.decode(made, made.plain)
+        what = f"batch {batch}, greedy: speculative against plain"
+        note(what, plain, decoded[-1], made, temperature)
+    what = f"temperature {temperature:g}: alone against beside others"
+    note(what, *decoded, made, temperature)
   return out
 
 
@@ -127,29 +113,22 @@ def markdown(report: dict) -> str:
 
 def main() -> int:
   """Decodes, compares and writes; returns the exit code."""
-  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  parser = results.parser(__doc__)
   parser.add_argument("--rows", type=int, default=0, help="a task; 0 is all")
-  parser.add_argument("--out", type=pathlib.Path, default="results")
   arguments = parser.parse_args()
-  folder = output.folder(str(arguments.out))
-  report = environment.where(
-      COMMAND + (f" --rows {arguments.rows}" if arguments.rows else "")
-  )
-  total = len(TASKS) * len(DRAFTS) * len(BATCHES) * 2
-  found = []
-  with tqdm.tqdm(total=total, desc="decodings") as bar:
-    for task in TASKS:
-      found += cells(task, arguments.rows, bar.update)
-  report["cells"] = found
-  writing.write(folder / "lossless.json", output.dumps(report))
-  writing.write(folder / "lossless.md", markdown(report))
-  print(markdown(report))
+  script = results.Script.start("lossless", arguments)
+  parts = script.cells({
+      f"{task} {draft}": functools.partial(
+          compare, task, draft, arguments.rows
+      )
+      for task in TASKS
+      for draft in DRAFTS
+  })
+  found = sum(parts.values(), [])
+  script.write({"cells": found}, markdown)
   entries = [entry for cell in found for entry in cell["differing"]]
   return int(not all(entry.get("near_tie") for entry in entries))
 
 
 if __name__ == "__main__":
-  try:
-    sys.exit(main())
-  except errors.UserError as error:
-    sys.exit(f"experiments.lossless: {error}")
+  sys.exit(results.exit_code("lossless", main))

@@ -1,45 +1,54 @@
-"""The paper's six pairs of task and draft, on the shipped family.
+"""The paper's pairs of task and draft, and the distilled drafts, on the family.
 
     python -m experiments.mini
+    python -m experiments.mini --dtype bfloat16
 
-Runs configs/{ende,cnndm}_t5{small,base,large}.py:mini, one after the other,
-and writes results/mini.json (the six reports) and results/mini.md. About seven
-minutes on two CPU cores with the default 20 rows, of which 8 are timed.
+Runs configs/{ende,cnndm}_t5{small,base,large}.py:mini at temperature 0 and 1,
+each with the draft that was trained on references, as in the paper, and with
+the one that was distilled from the target. Writes results/mini_<dtype>.json
+(the reports) and results/mini_<dtype>.md. About fifteen minutes on two CPU
+cores with the default 24 rows, of which 8 are timed.
 """
 
-import argparse
+import functools
 import sys
 
+from experiments import results
 from specjax import command_line
-from specjax import errors
 from specjax import experiment
 from specjax import prepare
-from specjax import writing
+from specjax import sections
 from specjax.measure import environment
-from specjax.measure import output
 
-COMMAND = "python -m experiments.mini"
-NAMES = [
-    f"{task}_t5{draft}"
-    for task in ("ende", "cnndm")
-    for draft in ("small", "base", "large")
-]
+TASKS = ("ende", "cnndm")
+DRAFTS = ("small", "base", "large")
+TRAINED = ("references", "distilled")
+TEMPERATURES = (0, 1)
 
 
-def run(name: str, options: list[str]) -> dict:
-  """The report of one config."""
-  arguments = ["run", f"--config=configs/{name}.py:mini", *options]
+def run(
+    task: str, draft: str, trained: str, temperature: int, options: list[str]
+) -> dict:
+  """The report of one line of the table."""
+  variant = "mini,T1" if temperature else "mini"
+  suffix = "_distilled" if trained == "distilled" else ""
+  arguments = [
+      "run",
+      f"--config=configs/{task}_t5{draft}.py:{variant}",
+      f"--config.draft.checkpoint=mini/{draft}{suffix}",
+      *options,
+  ]
   setup = prepare.prepare(command_line.read(arguments))
   command = f"python -m specjax.run {' '.join(arguments[1:])}"
   return experiment.run(setup, command)[0]
 
 
-def line(name: str, report: dict) -> str:
+def line(key: str, report: dict) -> str:
   """One row of the table."""
   predicted, measured = report["predicted_speedup"], report["measured_speedup"]
   quality = report["quality"]
   cells = [
-      f"{name}:mini",
+      *key.split(),
       str(report["gamma"]),
       f"{report['alpha']:.2f}",
       f"{report['block_efficiency']:.2f}",
@@ -47,6 +56,7 @@ def line(name: str, report: dict) -> str:
       f"{report['verify_cost']:.2f}",
       f"{predicted['theorem_3_8']:.2f}",
       f"{predicted['with_verify_cost']:.2f}",
+      f"{report['gap']['overhead']:.2f}",
       f"{measured['median']:.2f} ({measured['low']:.2f} to"
       f" {measured['high']:.2f})",
       str(report["mismatched_rows"]),
@@ -59,44 +69,48 @@ def line(name: str, report: dict) -> str:
 def markdown(made: dict) -> str:
   """The table for people."""
   head = (
-      "config | gamma | alpha | tokens a pass | c | v | Thm 3.8 | with v |"
-      " measured | rows that differ | quality, plain / speculative"
+      "task | draft | trained on | T | gamma | alpha | tokens a pass | c | v |"
+      " Thm 3.8 | with v | overhead | measured | rows that differ | quality,"
+      " plain / speculative"
   )
   lines = [
       "# The paper's pairs on the shipped family",
       "",
-      f"{environment.headline(made)}, float32, batch 1, greedy.",
+      f"{environment.headline(made)}, {made['dtype']}, batch 1.",
       "",
       f"| {head} |",
       "|" + "---|" * len(head.split("|")),
   ]
-  lines += [line(name, report) for name, report in made["reports"].items()]
+  lines += [line(key, report) for key, report in made["reports"].items()]
   return "\n".join(lines) + "\n"
 
 
 def main() -> None:
   """Runs, prints and writes."""
-  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  parser.add_argument("--rows", type=int, default=20, help="of each task")
+  parser = results.parser(__doc__)
+  parser.add_argument("--rows", type=int, default=24, help="of each task")
   parser.add_argument("--timed-rows", type=int, default=8)
-  parser.add_argument("--out", default="results")
+  parser.add_argument(
+      "--dtype", choices=sections.DTYPES, default=sections.DTYPES[0]
+  )
   arguments = parser.parse_args()
-  folder = output.folder(arguments.out)
+  script = results.Script.start("mini", arguments, f"mini_{arguments.dtype}")
   options = [
       f"--config.data.rows={arguments.rows}",
       f"--config.measure.timed_rows={arguments.timed_rows}",
+      f"--config.decode.dtype={arguments.dtype}",
   ]
-  made = environment.where(
-      f"{COMMAND} --rows {arguments.rows} --timed-rows {arguments.timed_rows}"
-  )
-  made["reports"] = {name: run(name, options) for name in NAMES}
-  writing.write(folder / "mini.json", output.dumps(made))
-  writing.write(folder / "mini.md", markdown(made))
-  print(markdown(made))
+  reports = script.cells({
+      f"{task} {draft} {trained} {temperature}": functools.partial(
+          run, task, draft, trained, temperature, options
+      )
+      for task in TASKS
+      for temperature in TEMPERATURES
+      for trained in TRAINED
+      for draft in DRAFTS
+  })
+  script.write({"dtype": arguments.dtype, "reports": reports}, markdown)
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.UserError as error:
-    sys.exit(f"experiments.mini: {error}")
+  sys.exit(results.exit_code("mini", main))

@@ -15,6 +15,7 @@ from typing import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tqdm
 
 from specjax import checkpoints
@@ -190,12 +191,13 @@ def check_options(config) -> None:
   errors.require(
       settings.is_whole(rows, 1), "held_out_rows", "give 1 or more", rows
   )
-  errors.require(
-      settings.is_whole(config.quality_rows),
-      "quality_rows",
-      "give 0 (all) or more",
-      config.quality_rows,
-  )
+  for field in ("quality_rows", "teacher_rows"):
+    errors.require(
+        settings.is_whole(config[field]),
+        field,
+        "give 0 (all) or more",
+        config[field],
+    )
   errors.require(
       bool(temperatures), "teacher_temperatures", "give one or more", ()
   )
@@ -253,6 +255,11 @@ def teacher_pairs(config, teacher: checkpoints.Checkpoint, material: Material):
   model = resolve.resolve(teacher.name, hint="")
   weights = texts.digest_of_files(model.glob("*.safetensors"))
   folder = pathlib.Path(config.out) / "texts" / weights
+  chosen = range(len(material.sources))
+  if config.teacher_rows:
+    order = np.random.default_rng(config.seed).permutation(len(chosen))
+    chosen = sorted(order[: config.teacher_rows])
+  texts_read = [material.sources[i] for i in chosen]
   sources, targets = [], []
   for temperature in config.teacher_temperatures:
     writing = texts.Writing(
@@ -261,14 +268,14 @@ def teacher_pairs(config, teacher: checkpoints.Checkpoint, material: Material):
         max_source_tokens=max(config.source_lengths),
     )
     with tqdm.tqdm(
-        total=len(material.sources),
+        total=len(texts_read),
         desc=f"teacher's texts, temperature {temperature:g}",
         unit="row",
     ) as bar:
       targets += texts.written(
-          teacher, material.sources, writing, folder, bar.update
+          teacher, texts_read, writing, folder, bar.update
       )
-    sources += material.train[0]
+    sources += [material.train[0][i] for i in chosen]
   return sources, targets
 
 

@@ -1,5 +1,6 @@
 """The scripts that write results/: their tables, and what they exit with."""
 
+import argparse
 import json
 import sys
 
@@ -7,6 +8,8 @@ import pytest
 
 from experiments import lossless
 from experiments import mini
+from experiments import results
+from specjax import errors
 
 
 def cell(**entry):
@@ -22,13 +25,15 @@ def cell(**entry):
 @pytest.fixture(name="run")
 def fixture_run(tmp_path, monkeypatch):
   """Runs the script with given cells; returns its exit code and table."""
+  monkeypatch.setattr(results, "_PARTS", tmp_path / "parts")
 
   def run(cells):
-    monkeypatch.setattr(lossless, "cells", lambda *_: cells)
+    monkeypatch.setattr(lossless, "compare", lambda *_: cells)
     monkeypatch.setattr(sys, "argv", ["lossless", "--out", str(tmp_path)])
     code = lossless.main()
     made = json.loads((tmp_path / "lossless.json").read_text())
-    assert made["cells"] == cells * len(lossless.TASKS)
+    pairs = len(lossless.TASKS) * len(lossless.DRAFTS)
+    assert made["cells"] == cells * pairs
     return code, (tmp_path / "lossless.md").read_text()
 
   return run
@@ -58,20 +63,79 @@ def test_every_pair_has_a_line():
       "c": 0.1,
       "verify_cost": 2.0,
       "predicted_speedup": {"theorem_3_8": 1.44, "with_verify_cost": 0.8},
+      "gap": {"overhead": 0.93},
       "measured_speedup": {"median": 0.7, "low": 0.6, "high": 0.75},
       "mismatched_rows": 0,
       "quality": {"metric": "bleu", "plain": 3.0, "speculative": 3.0},
   }
+  keys = ("ende small references 0", "cnndm large distilled 1")
   made = {
       "command": "x",
       "commit": "y",
       "date": "z",
       "device": "cpu",
-      "reports": dict.fromkeys(mini.NAMES, report),
+      "dtype": "float32",
+      "reports": dict.fromkeys(keys, report),
   }
   lines = mini.markdown(made).splitlines()
-  head = next(line for line in lines if line.startswith("| config"))
-  for name in mini.NAMES:
-    row = next(line for line in lines if line.startswith(f"| {name}:mini |"))
+  head = next(line for line in lines if line.startswith("| task"))
+  for key in keys:
+    start = "| " + " | ".join(key.split()) + " | 3 |"
+    row = next(line for line in lines if line.startswith(start))
     assert row.count("|") == head.count("|")
     assert "0.70 (0.60 to 0.75)" in row
+
+
+def test_cells_that_are_done_are_kept(tmp_path, monkeypatch):
+  """A run that was stopped goes on; another commit or option starts anew."""
+  monkeypatch.setattr(results, "_PARTS", tmp_path / "parts")
+  commit = ["a"]
+  monkeypatch.setattr(results.environment, "commit", lambda: commit[0])
+  options = argparse.Namespace(out=str(tmp_path), rows=3)
+  calls = []
+
+  def make(name, fails=False):
+    calls.append(name)
+    if fails:
+      raise errors.UserError("no")
+    return {"name": name}
+
+  start = lambda: results.Script.start("mini", options)
+  with pytest.raises(errors.UserError):
+    start().cells({"a b": lambda: make("a"), "c": lambda: make("c", True)})
+  both = {"a b": lambda: make("a"), "c": lambda: make("c")}
+  made = start().cells(both)
+  assert calls == ["a", "c", "c"]
+  assert made == {"a b": {"name": "a"}, "c": {"name": "c"}}
+  commit[0] = "b"
+  start().cells(both)
+  assert calls == ["a", "c", "c", "a", "c"]
+  # Of a changed source nothing is kept.
+  commit[0] = "b-dirty"
+  for _ in range(2):
+    script = start()
+    script.cells(both)
+  assert len(calls) == 9
+  script.write({"cells": made}, lambda made: f"# {made['command']}\n")
+  table = (tmp_path / "mini.md").read_text()
+  assert table == "# python -m experiments.mini --rows 3\n"
+  assert not script.parts.exists()
+  assert json.loads((tmp_path / "mini.json").read_text())["commit"] == commit[0]
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (errors.UserError("rows: give 1"), "rows: give 1"),
+        (ImportError("No module named 'torch'"), "parity"),
+        (KeyboardInterrupt(), "goes on where it stood"),
+    ],
+)
+def test_a_script_ends_with_one_line(error, words, capsys):
+  def main():
+    raise error
+
+  assert results.exit_code("mini", main) == 1
+  line = capsys.readouterr().err
+  assert line.startswith("experiments.mini: ") and words in line
+  assert line.count("\n") == 1

@@ -24,6 +24,7 @@ _SMALL = "--config=configs/train_mini.py:small"
         (["--config=configs/ende_t5small.py:mini"], "names no models"),
         ([_SMALL, "--config.held_out_rows=-3"], "held_out_rows"),
         ([_SMALL, "--config.teacher_temperatures=(-1.0,)"], "temperature"),
+        ([_SMALL, "--config.teacher_rows=-1"], "teacher_rows"),
         ([_SMALL, "--config.teacher=/nowhere/none"], "/nowhere/none"),
         (["--config=configs/train_mini.py:huge"], "no model 'huge'"),
         (["--config=configs/train_mini.py", "--config.stepz=3"], "stepz"),
@@ -66,7 +67,7 @@ def get_config():
     entry.update(encoder=1, decoder=1, steps=2)
   config.update(warmup=1, micro_batches=1, cost=400, held_out_rows=4)
   config.update(source_lengths=(32,), target_lengths=(16,), quality_rows=2)
-  config.update(teacher_temperatures=(0.0,))
+  config.update(teacher_temperatures=(0.0,), teacher_rows=30)
   return config
 """
 
@@ -97,6 +98,9 @@ def test_a_target_and_its_distilled_draft(tmp_path, capsys):
     assert scores["mini_ende"]["metric"] == "bleu"
     assert len(scores["mini_summ"]["outputs"]) == 2
     assert [e["step"] for e in log_lib.read(folder / "log.jsonl")] == [1, 2]
+  written = (tmp_path / "out" / "texts").rglob("*.jsonl")
+  lines = [line for path in written for line in path.read_text().split("\n")]
+  assert len(list(filter(None, lines))) == 30
   last = log_lib.read(folder / "log.jsonl")[-1]
   assert 0 < last["held_out_ende_overlap"] <= 1
   # Other outputs of the teacher are other data.

@@ -1,0 +1,103 @@
+"""What may import what: arrows run down, and there are no circles."""
+
+import ast
+import graphlib
+import pathlib
+
+ROOT = pathlib.Path(__file__).parents[1]
+# From the doors down. A room imports only from rooms further down.
+ROOMS = (
+    "run train advise",
+    "experiment",
+    "prepare",
+    "training",
+    "pipeline",
+    "command_line",
+    "config",
+    "measure",
+    "sections",
+    "data",
+    "checkpoints",
+    "decoding",
+    "drafters",
+    "verify",
+    "models",
+    "sampling",
+    "cuts",
+    "settings",
+    "hub pictures",
+    "writing",
+    "errors",
+    "overlap roofline",
+    "theory",
+)
+RANK = {name: i for i, line in enumerate(ROOMS) for name in line.split()}
+
+
+def modules() -> dict[str, pathlib.Path]:
+  """Dotted name below specjax -> file."""
+  package = ROOT / "specjax"
+  out = {}
+  for path in sorted(package.rglob("*.py")):
+    parts = path.relative_to(package).with_suffix("").parts
+    parts = parts[:-1] if parts[-1] == "__init__" else parts
+    out[".".join(parts)] = path
+  return out
+
+
+def imports(path: pathlib.Path, known) -> set[str]:
+  """Modules of the project that a file imports, also inside functions."""
+  out = set()
+  for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    if not isinstance(node, ast.ImportFrom):
+      continue
+    base, _, rest = (node.module or "").partition(".")
+    if base != "specjax":
+      continue
+    for alias in node.names:
+      name = f"{rest}.{alias.name}".lstrip(".")
+      out.add(name if name in known else rest)
+  return out
+
+
+def test_arrows_run_down():
+  known = modules()
+  wrong = []
+  for name, path in known.items():
+    if not name:
+      continue
+    here = name.partition(".")[0]
+    for other in imports(path, known):
+      there = other.partition(".")[0]
+      if here != there and RANK[there] <= RANK[here]:
+        wrong.append(f"{name} imports {other}")
+  assert not wrong
+
+
+def test_no_circles():
+  known = modules()
+  graph = {name: imports(path, known) for name, path in known.items()}
+  list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_the_arithmetic_stands_alone():
+  """Theory needs no model, and verification only laws."""
+  known = modules()
+  assert not imports(known["theory"], known)
+  for name in ("overlap", "roofline"):
+    assert imports(known[name], known) <= {"theory"}
+  for name, path in known.items():
+    if name.startswith("verify."):
+      allowed = {"errors", "sampling", "settings", "verify.proposal"}
+      assert imports(path, known) <= allowed, name
+
+
+def test_the_package_knows_neither_tests_nor_experiments():
+  for path in modules().values():
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+      names = [alias.name for alias in getattr(node, "names", [])]
+      if isinstance(node, ast.Import | ast.ImportFrom):
+        names.append(getattr(node, "module", None) or "")
+        tops = {name.partition(".")[0] for name in names}
+        assert not tops & {"tests", "experiments"}, path

@@ -11,7 +11,7 @@ from typing import Callable, TypeVar
 from specjax import errors
 from specjax import settings as settings_lib
 from specjax.data import tasks
-from specjax.drafters import model as model_drafter
+from specjax.drafters import chain
 from specjax.verify import token
 
 KINDS = ("model", "none")
@@ -20,7 +20,7 @@ DTYPES = ("float32", "bfloat16")
 # Option -> least and most. Buffers are sized by some of these numbers: beyond
 # the upper ends no device holds them, or 32 bits don't.
 LIMITS = {
-    "draft.gamma": model_drafter.GAMMAS,
+    "draft.gamma": chain.GAMMAS,
     "data.rows": (0, 10**9),
     "data.max_source_tokens": (2, 2**16),
     "decode.max_new_tokens": (1, 2**16),

@@ -44,12 +44,16 @@ class Drafter(Protocol):
     nodes: N, tokens of one proposal at most.
     depth: G, the longest chain in it.
     taps: the target's hidden states that `observe` is given (models' order).
+    reader: gives its laws along a text, the same at any gamma: a module, or
+      what has `along(params, text_BS)`, logits_BTV of which place t is of the
+      draft of text_BS[:, t + 1].
   """
 
   kind: proposals.Kind
   nodes: int
   depth: int
   taps: tuple[int, ...]
+  reader: Any
 
   def prefill(
       self, params, context: Context, *, prompt_width: int, slots: int

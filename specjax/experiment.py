@@ -7,10 +7,7 @@ them.
 """
 
 import dataclasses
-import sys
 from typing import Any, Callable, Sequence
-
-import tqdm
 
 from specjax import pipeline
 from specjax import prepare as prepare_lib
@@ -23,19 +20,7 @@ from specjax.measure import steps as steps_lib
 from specjax.measure import timing
 
 
-def decode(
-    setup: prepare_lib.Setup,
-    side: timing.Side,
-    tick: Callable[[], None] = lambda: None,
-) -> list[pipeline.Result]:
-  """Decodes every row once; results in the order of the rows."""
-  out = {}
-  for group in setup.groups(len(setup.requests)):
-    state = side.run(side.prefill(group.batch))
-    read = pipeline.results(setup.target, state, len(group.rows))
-    out.update(zip(group.rows, read))
-    tick()
-  return [out[i] for i in range(len(out))]
+decode = prepare_lib.decode
 
 
 def run(
@@ -92,8 +77,9 @@ def _measure(
       repeats=measure.repeats,
       tick=progress.tick,
   )
-  progress.phase("decoding", 2 * len(setup.groups(rows)))
-  plain = decode(setup, setup.plain, progress.tick)
+  sides = 1 if setup.output else 2
+  progress.phase("decoding", sides * len(setup.groups(rows)))
+  plain = setup.output or decode(setup, setup.plain, progress.tick)
   speculative = decode(setup, setup.speculative, progress.tick)
   progress.phase("acceptance", rows)
   mean, positions = alpha(setup, plain, progress.tick)
@@ -114,11 +100,11 @@ def _measure(
 
 
 def pair(setup: prepare_lib.Setup) -> acceptance.Pair:
-  """The two models whose laws are compared, and what judges them."""
+  """Target and drafts whose laws are compared, and what judges them."""
   drafter = setup.drafts.drafter
   return acceptance.Pair(
       setup.target.module,
-      drafter.module,
+      drafter.reader,
       setup.speculative.loop.rule,
       drafter.argmax,
   )
@@ -131,7 +117,7 @@ def alpha(
 ) -> tuple[float | None, int]:
   """alpha over plain decoding's output, and its number of places.
 
-  None without a draft model.
+  None without drafts.
   """
   if not setup.drafts.drafter.depth:
     return None, 0
@@ -202,11 +188,7 @@ class _Progress:
   def phase(self, name: str, total: int) -> None:
     """Begins the next phase of `total` ticks."""
     self._close()
-    # In a log every refresh is a line of its own.
-    often = 0.1 if sys.stderr.isatty() else 30.0
-    self._bar = tqdm.tqdm(
-        total=total, desc=f"{name:10}", leave=False, mininterval=often
-    )
+    self._bar = prepare_lib.bar(name, total)
 
   def tick(self) -> None:
     """One more is done."""

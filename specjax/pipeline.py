@@ -7,7 +7,7 @@
 """
 
 import dataclasses
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,15 @@ import numpy as np
 from specjax import checkpoints
 from specjax import errors
 from specjax import settings as settings_lib
+from specjax.checkpoints import ngrams
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.decoding import state as state_lib
 from specjax.drafters import model as model_drafter
+from specjax.drafters import ngram
 from specjax.drafters import none
+from specjax.drafters import simulated
 from specjax.verify import token
 
 load = checkpoints.load
@@ -64,6 +67,61 @@ def draft_model(
   tokenizer_lib.check_same(target.tokenizer, draft.tokenizer)
   drafter = model_drafter.ModelDrafter(draft.module, gamma, **options)
   return Drafts(drafter, draft.params)
+
+
+def draft_ngrams(
+    target: checkpoints.Checkpoint,
+    name: str,
+    gamma: int,
+    *,
+    order: int = ngram.BIGRAM,
+    **options,
+) -> Drafts:
+  """Drafts from a table of unigrams and bigrams.
+
+  Args:
+    target: the model they are for.
+    name: of the table, as checkpoints.ngrams.find takes it.
+    gamma: tokens a round.
+    order: ngram.UNIGRAM or ngram.BIGRAM.
+    **options: further fields of drafters.ngram.NgramDrafter.
+
+  Raises:
+    errors.UserError: it can't be had, or was counted with another vocabulary.
+  """
+  drafter = ngram.NgramDrafter(order, gamma, **options)
+  return Drafts(drafter, ngrams.load(name, target.tokenizer).on_device())
+
+
+def draft_simulated(
+    target: checkpoints.Checkpoint,
+    outputs: Mapping[int, Sequence[int]],
+    gamma: int,
+    alpha: float,
+) -> Drafts:
+  """Drafts that replay plain decoding's greedy output, right at a given rate.
+
+  Args:
+    target: the model they are for.
+    outputs: request id -> new tokens of plain decoding.
+    gamma: tokens a round.
+    alpha: chance of each drafted token to be right, in [0, 1].
+
+  Raises:
+    errors.UserError: gamma or alpha is out of its range, or there is nothing
+      to replay.
+  """
+  errors.require(
+      settings_lib.is_number(alpha) and 0 <= alpha <= 1,
+      "alpha",
+      "give a number from 0 to 1",
+      alpha,
+  )
+  errors.require(bool(outputs), "outputs", "give at least one", outputs)
+  start = target.module.config.decoder_start_token_id
+  texts = {name: (start, *new) for name, new in outputs.items()}
+  drafter = simulated.SimulatedDrafter(gamma)
+  return Drafts(drafter, simulated.replay(texts, alpha))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,19 +1,24 @@
 """From a config to all that a run needs: models, texts, both ways to decode."""
 
 import dataclasses
-from typing import Callable, Sequence
+import functools
+import sys
+from typing import Any, Callable, Sequence
 
 import jax.numpy as jnp
+import tqdm
 
 from specjax import checkpoints
 from specjax import errors
 from specjax import pipeline
 from specjax import sections
 from specjax import settings as settings_lib
+from specjax.checkpoints import ngrams
 from specjax.checkpoints import resolve
 from specjax.data import tasks
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.drafters import ngram
 from specjax.measure import timing
 
 HINT = (
@@ -42,6 +47,7 @@ class Setup:
     requests: the same as ids.
     plain: decoding without drafts.
     speculative: decoding with them.
+    output: what plain decoding gives, where drafts replay it; else None.
   """
 
   config: sections.Experiment
@@ -51,6 +57,7 @@ class Setup:
   requests: list[requests_lib.Request]
   plain: timing.Side
   speculative: timing.Side
+  output: list[pipeline.Result] | None = None
 
   @property
   def vocabulary(self) -> int:
@@ -100,30 +107,74 @@ def source_width(request: requests_lib.Request) -> int:
   return width
 
 
-def _model(config, target) -> pipeline.Drafts:
-  draft = config.draft
-  return pipeline.draft_model(
-      target,
-      draft.checkpoint,
-      draft.gamma,
-      dtype=jnp.dtype(config.decode.dtype),
-      hint=HINT,
-      argmax=draft.argmax,
-      temperature=draft.temperature,
-      top_k=draft.top_k,
-      top_p=draft.top_p,
+def decode(
+    setup: Setup,
+    side: timing.Side,
+    tick: Callable[[], None] = lambda: None,
+) -> list[pipeline.Result]:
+  """Decodes every row once; results in the order of the rows."""
+  out = {}
+  for group in setup.groups(len(setup.requests)):
+    state = side.run(side.prefill(group.batch))
+    read = pipeline.results(setup.target, state, len(group.rows))
+    out.update(zip(group.rows, read))
+    tick()
+  return [out[i] for i in range(len(out))]
+
+
+def bar(name: str, total: int) -> tqdm.tqdm:
+  """A bar that shows how far a phase of `total` ticks is."""
+  # In a log every refresh is a line of its own.
+  often = 0.1 if sys.stderr.isatty() else 30.0
+  return tqdm.tqdm(
+      total=total, desc=f"{name:10}", leave=False, mininterval=often
   )
 
 
-def _none(config, target) -> pipeline.Drafts:
-  del config, target
-  return pipeline.NO_DRAFTS
+def _drawing(draft: sections.Draft) -> dict[str, Any]:
+  """Options of drafters that draw from a law."""
+  keys = ("argmax", "temperature", "top_k", "top_p")
+  return {key: getattr(draft, key) for key in keys}
 
 
-# draft.kind -> its builder.
-DRAFTS: dict[str, Callable[..., pipeline.Drafts]] = {
+def _model(setup: Setup) -> pipeline.Drafts:
+  draft = setup.config.draft
+  return pipeline.draft_model(
+      setup.target,
+      draft.checkpoint,
+      draft.gamma,
+      dtype=jnp.dtype(setup.config.decode.dtype),
+      hint=HINT,
+      **_drawing(draft),
+  )
+
+
+def _ngrams(order: int, setup: Setup) -> pipeline.Drafts:
+  draft = setup.config.draft
+  make = lambda: pipeline.draft_ngrams(
+      setup.target, draft.table, draft.gamma, order=order, **_drawing(draft)
+  )
+  return sections.within("draft", make)
+
+
+def _simulated(setup: Setup) -> pipeline.Drafts:
+  draft = setup.config.draft
+  outputs = {
+      request.id: result.tokens
+      for request, result in zip(setup.requests, setup.output)
+  }
+  return pipeline.draft_simulated(
+      setup.target, outputs, draft.gamma, draft.alpha
+  )
+
+
+# draft.kind -> makes drafts of a Setup that has none yet.
+DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
     "model": _model,
-    "none": _none,
+    "bigram": functools.partial(_ngrams, ngram.BIGRAM),
+    "unigram": functools.partial(_ngrams, ngram.UNIGRAM),
+    "simulated": _simulated,
+    "none": lambda setup: pipeline.NO_DRAFTS,
 }
 
 
@@ -152,10 +203,16 @@ def fetch(config: sections.Experiment) -> list[tasks.Example]:
     errors.UserError: a line for each of draft, target and texts that can't be
       had; no weights were fetched then.
   """
+  draft = config.draft
   models = {"target.checkpoint": config.target.checkpoint}
-  if config.draft.kind == "model":
-    models = {"draft.checkpoint": config.draft.checkpoint} | models
+  if draft.kind == "model":
+    models = {"draft.checkpoint": draft.checkpoint} | models
   examples, lines = [], []
+  if draft.kind in ("bigram", "unigram"):
+    try:
+      sections.within("draft", lambda: ngrams.find(draft.table))
+    except errors.UserError as error:
+      lines.append(str(error))
   for field, name in models.items():
     try:
       resolve.find(name, hint="")
@@ -185,7 +242,6 @@ def prepare(config: sections.Experiment) -> Setup:
   examples = fetch(config)
   dtype = jnp.dtype(config.decode.dtype)
   target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
-  drafts = DRAFTS[config.draft.kind](config, target)
   eos = (target.module.config.eos_token_id,)
   vocabulary = target.module.config.vocab_size
   settings = config.settings(eos)
@@ -205,12 +261,21 @@ def prepare(config: sections.Experiment) -> Setup:
       budget,
   )
   rule = config.rule()
-  return Setup(
+  plain = side(pipeline.NO_DRAFTS, rule)
+  setup = Setup(
       config=config,
       target=target,
-      drafts=drafts,
+      drafts=pipeline.NO_DRAFTS,
       examples=examples,
       requests=requests,
-      plain=side(pipeline.NO_DRAFTS, rule),
-      speculative=side(drafts, rule),
+      plain=plain,
+      speculative=plain,
+  )
+  if config.draft.kind == "simulated":
+    with bar("to replay", len(setup.groups(len(requests)))) as progress:
+      output = decode(setup, plain, progress.update)
+    setup = dataclasses.replace(setup, output=output)
+  drafts = DRAFTS[config.draft.kind](setup)
+  return dataclasses.replace(
+      setup, drafts=drafts, speculative=side(drafts, rule)
   )

@@ -11,16 +11,16 @@ from typing import Callable, TypeVar
 from specjax import errors
 from specjax import settings as settings_lib
 from specjax.data import tasks
-from specjax.drafters import model as model_drafter
+from specjax.drafters import chain
 from specjax.verify import token
 
-KINDS = ("model", "none")
+KINDS = ("model", "bigram", "unigram", "simulated", "none")
 # T5 overflows in float16.
 DTYPES = ("float32", "bfloat16")
 # Option -> least and most. Buffers are sized by some of these numbers: beyond
 # the upper ends no device holds them, or 32 bits don't.
 LIMITS = {
-    "draft.gamma": model_drafter.GAMMAS,
+    "draft.gamma": chain.GAMMAS,
     "data.rows": (0, 10**9),
     "data.max_source_tokens": (2, 2**16),
     "decode.max_new_tokens": (1, 2**16),
@@ -44,15 +44,41 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-  """Where drafts come from; None in sampling is the request's own value."""
+  """Where drafts come from.
+
+  Attributes:
+    kind: one of KINDS.
+    checkpoint: the model, for kind model.
+    table: of n-grams, for kinds bigram and unigram.
+    alpha: how often drafts are right, for kind simulated.
+    gamma: tokens a round.
+    argmax: draft the argmax, as a point mass, at any temperature.
+    temperature: of sampled drafts; None is the request's own value.
+    top_k: likewise.
+    top_p: likewise.
+  """
 
   kind: str = "model"
   checkpoint: str = "mini/small"
+  table: str = "mini/bigram"
+  alpha: float | None = None
   gamma: int = 3
   argmax: bool = False
   temperature: float | None = None
   top_k: int | None = None
   top_p: float | None = None
+
+  @property
+  def name(self) -> str:
+    """Kind and source, for reports."""
+    sources = {
+        "model": self.checkpoint,
+        "bigram": self.table,
+        "unigram": self.table,
+        "simulated": f"alpha={self.alpha}",
+    }
+    source = sources.get(self.kind)
+    return f"{self.kind}:{source}" if source else self.kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,10 +171,55 @@ class Experiment:
           f"decode.min_new_tokens: give decode.max_new_tokens ({most}) or"
           f" less, got {least}"
       )
+    self._check_alpha()
     # What the parts refuse is refused here, before anything is loaded.
     self.settings(eos=(1,))
     self.draft_settings(eos=(1,))
     self.rule()
+
+  @property
+  def greedy(self) -> bool:
+    """Whether requests take the argmax."""
+    return self.sampling.temperature == 0 or self.sampling.top_p == 0
+
+  def _check_alpha(self) -> None:
+    """Refuses what a simulated rate of acceptance does not go with."""
+    draft, alpha = self.draft, self.draft.alpha
+    if draft.kind != "simulated":
+      errors.require(
+          alpha is None,
+          "draft.alpha",
+          "only draft.kind=simulated has it; give that kind or no alpha",
+          alpha,
+      )
+      return
+    errors.require(
+        settings_lib.is_number(alpha) and 0 <= alpha <= 1,
+        "draft.alpha",
+        "simulated drafts need it; give a number from 0 to 1",
+        alpha,
+    )
+    errors.require(
+        self.greedy,
+        "sampling.temperature",
+        "give 0: simulated drafts replay greedy output, and in sampled rows"
+        " no rate can be prescribed; or take another draft.kind",
+        self.sampling.temperature,
+    )
+    errors.require(
+        self.verify.lenience == 1,
+        "verify.lenience",
+        "give 1: a lenient rule accepts what simulated drafts mean to be wrong",
+        self.verify.lenience,
+    )
+    for key in ("argmax", "temperature", "top_k", "top_p"):
+      value = getattr(draft, key)
+      errors.require(
+          value is None or value is False,
+          f"draft.{key}",
+          "simulated drafts are not drawn from logits; leave it out",
+          value,
+      )
 
   def settings(self, eos: tuple[int, ...]) -> settings_lib.Settings:
     """How every request samples."""
@@ -169,16 +240,20 @@ class Experiment:
     )
 
   def draft_settings(self, eos: tuple[int, ...]) -> settings_lib.Settings:
-    """How drafts of those requests are drawn: greedy wherever they are."""
+    """How drafts of those requests are drawn.
+
+    Greedy wherever the requests are; simulated ones have a law of their own.
+    """
     settings = self.settings(eos)
+    if self.draft.kind == "simulated":
+      return settings_lib.Settings(temperature=1.0, eos=eos)
     own = {
         key: value
         for key in ("temperature", "top_k", "top_p")
         if (value := getattr(self.draft, key)) is not None
     }
     drawn = within("draft", lambda: dataclasses.replace(settings, **own))
-    greedy = settings.temperature == 0 or settings.top_p == 0
-    return settings if greedy else drawn
+    return settings if self.greedy else drawn
 
   def rule(self) -> token.TokenRule:
     """How drafts are judged."""

@@ -183,6 +183,8 @@ VALUES = {
     "target.checkpoint": ("a/b", "a/b"),
     "draft.kind": ("none", "none"),
     "draft.checkpoint": ("a/b", "a/b"),
+    "draft.table": ("a/b", "a/b"),
+    "draft.alpha": (".5", 0.5),
     "draft.gamma": ("4", 4),
     "draft.argmax": ("true", True),
     "draft.temperature": ("0.5", 0.5),
@@ -227,11 +229,13 @@ def test_options_arrive(path):
     *section, key = path.split(".")
     return getattr(getattr(config, section[0]) if section else config, key)
 
+  # Of one kind of drafts only.
+  more = ["--config.draft.kind=simulated"] * (path == "draft.alpha")
   assert leaf(read()) != value
-  assert leaf(read(f"--config.{path}={written}")) == value
-  assert type(leaf(read(f"--config.{path}={written}"))) is type(value)
+  assert leaf(read(*more, f"--config.{path}={written}")) == value
+  assert type(leaf(read(*more, f"--config.{path}={written}"))) is type(value)
   if path != "draft.argmax":
-    assert leaf(read(f"--config.{path}", written)) == value
+    assert leaf(read(*more, f"--config.{path}", written)) == value
 
 
 def test_last_of_two_counts():
@@ -241,6 +245,52 @@ def test_last_of_two_counts():
 
 def test_every_kind_has_a_builder():
   assert set(prepare.DRAFTS) == set(sections.KINDS)
+
+
+SIMULATED = ("--config.draft.kind=simulated", "--config.draft.alpha=0.8")
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    (
+        (SIMULATED[:1], "draft.alpha: simulated drafts need it; give a number"),
+        (SIMULATED[1:], "draft.alpha: only draft.kind=simulated has it"),
+        (
+            ("--config.draft.kind=bigram", SIMULATED[1]),
+            "draft.alpha: only draft.kind=simulated has it",
+        ),
+        ((*SIMULATED, "--config.draft.alpha=1.1"), "draft.alpha: simulated"),
+        ((*SIMULATED, "--config.draft.alpha=-0.1"), "draft.alpha: simulated"),
+        ((*SIMULATED, "--config.draft.alpha=nan"), "draft.alpha: simulated"),
+        ((*SIMULATED, "--config.draft.alpha=x"), "draft.alpha: give a number"),
+        (
+            (*SIMULATED, "--config.sampling.temperature=1"),
+            "sampling.temperature: give 0: simulated drafts replay greedy",
+        ),
+        ((*SIMULATED, "--config.verify.lenience=.5"), "verify.lenience: give 1"),
+        ((*SIMULATED, "--config.draft.argmax=true"), "draft.argmax: simulated"),
+        ((*SIMULATED, "--config.draft.temperature=1"), "draft.temperature: "),
+        ((*SIMULATED, "--config.draft.top_k=0"), "draft.top_k: simulated"),
+        ((*SIMULATED, "--config.draft.top_p=1"), "draft.top_p: simulated"),
+        ((*SIMULATED, "--config.draft.gamma=0"), "draft.gamma: give 1 or more"),
+    ),
+)
+def test_what_does_not_go_with_a_simulated_rate(arguments, part):
+  """Refused before anything is loaded."""
+  assert part in refusal(*arguments)
+
+
+def test_names_of_drafts():
+  """As reports have them."""
+  name = lambda *arguments: read(*arguments).draft.name
+  assert name() == "model:google/flan-t5-small"
+  table = "--config.draft.table=a/b"
+  assert name("--config.draft.kind=bigram", table) == "bigram:a/b"
+  assert name("--config.draft.kind=unigram") == "unigram:mini/bigram"
+  assert name(*SIMULATED) == "simulated:alpha=0.8"
+  assert name("--config.draft.kind=none") == "none"
+  assert read(*SIMULATED, "--config.sampling.top_p=0", "--config.sampling."
+              "temperature=1").greedy
 
 
 def test_greedy_requests_draft_greedily():

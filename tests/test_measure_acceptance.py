@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from specjax import settings as settings_lib
+from specjax.data import ngrams
 from specjax.decoding import requests as requests_lib
 from specjax.measure import acceptance
 from specjax.measure import lossless
+from specjax.drafters import ngram
+from specjax.drafters import simulated
 from specjax.models import t5
 from specjax.verify import token
 from tests import tiny
@@ -139,6 +142,55 @@ def test_greedy_alpha_is_agreement():
   lenient = lambda p, q: p[q.argmax()] >= 0.5 * p.max()
   alpha, _ = measured(GREEDY, rule=token.TokenRule(lenience=0.5))
   assert alpha == expected(GREEDY, lenient)
+
+
+@pytest.mark.parametrize("order", (ngram.UNIGRAM, ngram.BIGRAM))
+@pytest.mark.parametrize("settings", (SAMPLED, GREEDY), ids=("T", "greedy"))
+def test_alpha_of_ngrams(order, settings):
+  """A source without a network: its law at each place, by the counts."""
+  counts = ngrams.count([(5, 3, 3, 7, 1), (4, 5, 3, 1)], 0, V - 1)
+  table = ngrams.smooth(counts, "").on_device()
+  law_of = table.bigram if order == ngram.BIGRAM else table.unigram
+  reader = ngram.NgramDrafter(order, 3).reader
+  alpha, places = measured(settings, draft=(reader, table))
+  chances = []
+  for batch, text_BS, count in rows(settings):
+    p_TV = law(TARGET, TARGET_PARAMS, settings, batch, text_BS)
+    logits_TV = np.array(law_of(text_BS[0, :count]), np.float64)
+    logits_TV = np.pad(logits_TV, ((0, 0), (0, 1)), constant_values=-np.inf)
+    for p, logits in zip(p_TV, logits_TV):
+      if not settings.temperature:
+        chances.append(p.argmax() == logits.argmax())
+        continue
+      q = np.exp(logits / settings.temperature)
+      q = np.where(q >= np.sort(q)[-settings.top_k], q, 0)
+      chances.append(np.minimum(p, q / q.sum()).sum())
+  assert places == len(chances) == 6
+  assert alpha == pytest.approx(np.mean(chances), abs=1e-5)
+
+
+@pytest.mark.parametrize("rate", (0.0, 0.3, 0.8, 1.0))
+def test_alpha_of_simulated_drafts(rate):
+  """Of a greedy text the prescribed rate; of another only where they agree."""
+  drawn = settings_lib.Settings(temperature=1.0)
+  reader = simulated.SimulatedDrafter(3).reader
+  alpha_of = lambda rows: acceptance.alpha(
+      acceptance.Pair(TARGET, reader, token.TokenRule()),
+      TARGET_PARAMS,
+      simulated.replay({0: (0, 1)}, rate),
+      rows,
+      settings_lib.stack([drawn], V),
+  )[0]
+  text = []
+  for _ in range(4):
+    batch, text_BS, count = row(GREEDY, text)
+    logits = forward(TARGET, TARGET_PARAMS, batch, text_BS)
+    text.append(int(logits[count].argmax()))
+  assert alpha_of([row(GREEDY, text)]) == pytest.approx(rate, abs=1e-6)
+  text[-1] = (text[-1] + 1) % V
+  wrong = (1 - rate) / (V - 1)
+  want = (3 * rate + wrong) / 4
+  assert alpha_of([row(GREEDY, text)]) == pytest.approx(want, abs=1e-6)
 
 
 def test_self_draft():

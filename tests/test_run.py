@@ -1,9 +1,11 @@
 """The main door, in this process, on tiny random models."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -15,7 +17,9 @@ from specjax import experiment
 from specjax import prepare
 from specjax import run
 from specjax import sections
+from specjax.checkpoints import ngrams as ngram_files
 from specjax.checkpoints import tokenizer as tokenizer_lib
+from specjax.data import ngrams
 from specjax.measure import timing
 from specjax.models import t5
 from tests import test_measure_report
@@ -117,6 +121,58 @@ def test_sampled_run_without_drafts(family, tmp_path, capsys):
   assert "timing" in printed.err
 
 
+def test_simulated_run(family, tmp_path):
+  """A whole report at a prescribed alpha, of random weights."""
+  arguments = tiny.arguments(
+      family,
+      draft__kind="simulated",
+      draft__alpha=1.0,
+      draft__gamma=7,
+      draft__checkpoint="not/looked-at",
+      decode__min_new_tokens=16,
+      measure__timed_rows=3,
+      out=tmp_path,
+  )
+  assert run.main(arguments) == 0
+  report, details = read(tmp_path), read(tmp_path, "details.json")
+  assert set(report) == set(test_measure_report.KEYS)
+  assert report["drafter"] == "simulated:alpha=1.0"
+  assert report["alpha"] == pytest.approx(1, abs=1e-6)
+  assert set(report["acceptance_by_position"]) <= {1.0, None}
+  assert (report["mismatched_rows"], report["block_efficiency"]) == (0, 8.0)
+  assert report["c"] > 0 and report["verify_cost"] > 0
+  for outputs in details["outputs"]:
+    assert (outputs["tokens"], outputs["rounds"]) == (16, 2)
+    assert outputs["plain"] == outputs["speculative"]
+
+
+@pytest.fixture(scope="module")
+def table(family, tmp_path_factory):
+  """Path of a table that was counted with the family's vocabulary."""
+  tokenizer = tokenizer_lib.Tokenizer.load(family["target"])
+  path = tmp_path_factory.mktemp("table") / "bigram.safetensors"
+  train = [pathlib.Path(family["rows.jsonl"])]
+  ngram_files.save(path, ngrams.build(train, tokenizer)[0])
+  return path
+
+
+def test_ngram_run(family, table, tmp_path):
+  """c, v and alpha as for any other drafts; the target is not disturbed."""
+  arguments = tiny.arguments(
+      family,
+      draft__kind="bigram",
+      draft__table=table,
+      sampling__temperature=1,
+      measure__timed_rows=3,
+      out=tmp_path,
+  )
+  assert run.main(arguments) == 0
+  report = read(tmp_path)
+  assert report["drafter"] == f"bigram:{table}"
+  assert report["gamma"] == 3 and 0 < report["alpha"] < 1
+  assert report["c"] > 0 and report["verify_cost"] > 0
+
+
 # --- every option changes something -----------------------------------------
 
 
@@ -146,7 +202,7 @@ def test_gamma(family, self_draft):
   assert (at_7["tokens"], at_7["rounds"]) == (16, 2)
 
 
-def test_draft_options(family):
+def test_draft_options(family, table):
   """Each changes how well the drafts fit, and the drafter that is run."""
   common = dict(sampling__temperature=1)
   base = setup_of(family, **common)
@@ -162,6 +218,13 @@ def test_draft_options(family):
     assert setup.speculative.loop != base.speculative.loop
   setup = changed(draft__argmax="true")
   assert setup.drafts.drafter.argmax and experiment.pair(setup).argmax
+  kinds = {}
+  for kind in ("bigram", "unigram"):
+    setup = changed(draft__kind=kind, draft__table=table, draft__top_k=9)
+    assert setup.drafts.drafter.top_k == 9
+    kinds[kind] = alpha(changed(draft__kind=kind, draft__table=table))
+    assert kinds[kind] != alpha(setup)
+  assert len({*kinds.values(), alpha(base)}) == 3
   none = setup_of(family, **common, draft__kind="none")
   assert none.speculative.loop == none.plain.loop == base.plain.loop
 
@@ -337,6 +400,23 @@ def test_parts_refuse(family, capsys, tmp_path):
   assert "decode.suppressed: " in complaint(capsys, arguments)
   arguments = tiny.arguments(family, data__path="nowhere.jsonl", out=tmp_path)
   assert "data.path: nowhere.jsonl" in complaint(capsys, arguments)
+
+
+def test_tables_that_do_not_fit(family, table, capsys, tmp_path, monkeypatch):
+  """No table, before any weights; or that of another vocabulary."""
+  ngram_run = dict(draft__kind="unigram", out=tmp_path / "out")
+  with monkeypatch.context() as patch:
+    patch.setattr(prepare.checkpoints, "load", None)
+    arguments = tiny.arguments(family, draft__table="no/such", **ngram_run)
+    line = complaint(capsys, arguments)
+  assert "draft.table: 'no/such' is no file, and does not ship" in line
+  assert line.endswith("runs the shipped family")
+  other = tmp_path / "other.safetensors"
+  counted = ngram_files.load(str(table), setup_of(family).target.tokenizer)
+  ngram_files.save(other, dataclasses.replace(counted, vocabulary="x"))
+  arguments = tiny.arguments(family, draft__table=other, **ngram_run)
+  line = complaint(capsys, arguments)
+  assert f"draft.table: {other} was counted with another vocabulary" in line
 
 
 def test_folder_is_tried_first(family, capsys, tmp_path):

@@ -71,6 +71,7 @@ class Batch:
   """Requests side by side.
 
   Attributes:
+    id_B: uint32.
     source_BL: padded with 0, or None.
     source_mask_BL: True at real tokens, or None.
     prompt_BP: padded with 0 on the right.
@@ -80,6 +81,7 @@ class Batch:
     sampling: the rows' settings.
   """
 
+  id_B: jax.Array
   source_BL: jax.Array | None
   source_mask_BL: jax.Array | None
   prompt_BP: jax.Array
@@ -180,15 +182,16 @@ def make_batch(
       [request.source for request in filled], source_width, vocabulary
   )
   budgets = [request.max_new_tokens for request in requests] + [0] * blank
-  ids = jnp.asarray([request.id for request in filled], jnp.uint32)
+  id_B = jnp.asarray([request.id for request in filled], jnp.uint32)
   return Batch(
+      id_B=id_B,
       source_BL=source_BL,
       source_mask_BL=mask_BL,
       prompt_BP=prompt_BP,
       prompt_B=jnp.asarray([len(prompt) for prompt in prompts], jnp.int32),
       budget_B=jnp.asarray(budgets, jnp.int32),
       key_B=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(
-          jax.random.key(seed), ids
+          jax.random.key(seed), id_B
       ),
       sampling=settings_lib.stack(
           [request.settings for request in filled], vocabulary

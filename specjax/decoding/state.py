@@ -71,6 +71,7 @@ class State:
   n - 1 positions; the token at n - 1 is `last`, read by the next round.
 
   Attributes:
+    id_B: uint32, the requests' ids.
     tokens_BS: int32, prompt and emitted tokens, 0 beyond.
     length_B: int32, committed tokens.
     prompt_B: int32, length of the prompt.
@@ -88,6 +89,7 @@ class State:
     trace: where asked, else None.
   """
 
+  id_B: jax.Array
   tokens_BS: jax.Array
   length_B: jax.Array
   prompt_B: jax.Array
@@ -108,6 +110,7 @@ class State:
   def context(self) -> base.Context:
     """What the drafter may see."""
     return base.Context(
+        id_B=self.id_B,
         tokens_BS=self.tokens_BS,
         length_B=self.length_B,
         prompt_B=self.prompt_B,
@@ -142,6 +145,7 @@ def start(
   tokens_BS = jnp.zeros((rows, columns), jnp.int32)
   zeros = lambda: jnp.zeros((rows, columns), jnp.float32)
   return State(
+      id_B=batch.id_B,
       tokens_BS=tokens_BS.at[:, :prompt_width].set(batch.prompt_BP),
       length_B=batch.prompt_B,
       prompt_B=batch.prompt_B,

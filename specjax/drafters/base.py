@@ -14,6 +14,7 @@ class Context:
   """What a drafter may see of the batch at the top of a round.
 
   Attributes:
+    id_B: the requests' ids, uint32.
     tokens_BS: committed tokens, prompt first; 0 beyond the row's length.
     length_B: how many are committed.
     prompt_B: how many of them are the prompt.
@@ -25,6 +26,7 @@ class Context:
     active_B: False once the row has ended.
   """
 
+  id_B: jax.Array
   tokens_BS: jax.Array
   length_B: jax.Array
   prompt_B: jax.Array
@@ -44,12 +46,16 @@ class Drafter(Protocol):
     nodes: N, tokens of one proposal at most.
     depth: G, the longest chain in it.
     taps: the target's hidden states that `observe` is given (models' order).
+    reader: gives its laws along a text, the same at any gamma: a module, or
+      what has `along(params, text_BS, width)`, logits_BTV of which place t is
+      of the draft of text_BS[:, t + 1].
   """
 
   kind: proposals.Kind
   nodes: int
   depth: int
   taps: tuple[int, ...]
+  reader: Any
 
   def prefill(
       self, params, context: Context, *, prompt_width: int, slots: int

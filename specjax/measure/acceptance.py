@@ -14,12 +14,13 @@ from specjax.verify import token
 
 
 def teacher_forced(
-    module: nn.Module, params, batch: requests_lib.Batch, sampling, text_BS
+    reader: Any, params, batch: requests_lib.Batch, sampling, text_BS
 ) -> sampling_lib.Law:
   """Laws along a given text, by one pass.
 
   Args:
-    module: the model.
+    reader: a model, or what else a drafter has its laws from (see
+      drafters.base).
     params: its variables.
     batch: source and prompt.
     sampling: settings of the law; fix its vocabulary width.
@@ -28,10 +29,13 @@ def teacher_forced(
   Returns:
     A Law with leading [B, S - 1]; place t is the law of text_BS[:, t + 1].
   """
-  logits_BTV = module.apply(
-      params, batch.source_BL, batch.source_mask_BL, text_BS[:, :-1]
-  )
   width = sampling.suppressed_V.shape[0]
+  if isinstance(reader, nn.Module):
+    logits_BTV = reader.apply(
+        params, batch.source_BL, batch.source_mask_BL, text_BS[:, :-1]
+    )
+  else:
+    logits_BTV = reader.along(params, text_BS, width)
   new_BT = jnp.arange(text_BS.shape[1] - 1) - (batch.prompt_B[:, None] - 1)
   return sampling_lib.make_law(
       sampling_lib.fit_width(logits_BTV, width),
@@ -42,17 +46,17 @@ def teacher_forced(
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """A target and a draft model; static under jit.
+  """A target and a source of drafts; static under jit.
 
   Attributes:
     target: module of the target.
-    draft: module of the draft.
+    draft: the drafter's reader.
     rule: judges the drafts.
     argmax: the draft proposes its argmax at any temperature.
   """
 
   target: nn.Module
-  draft: nn.Module
+  draft: Any
   rule: token.TokenRule
   argmax: bool = False
 
@@ -62,12 +66,12 @@ class Pair:
   ):
     """Chance that the rule accepts a draft, at every place of a given text.
 
-    sum_x min(p(x) / lenience, q(x)); in greedy rows 1 where the target accepts
-    the draft's argmax, else 0.
+    sum_x min(p(x) / lenience, q(x)); in greedy rows the sum of q(x) over what
+    the target accepts, which is 1 or 0 where the draft is greedy, too.
 
     Args:
       target_params: variables of the target.
-      draft_params: variables of the draft.
+      draft_params: of the drafter.
       batch: source, prompt and the target's settings.
       draft_sampling: the draft's settings.
       text_BS: prompt and new tokens; place t is the draft of text_BS[:, t + 1].
@@ -80,7 +84,22 @@ class Pair:
     )
     lenience = self.rule.lenience
     p_best_BT = target.prob(draft.best)
-    greedy_BT = self.rule.accepts_greedy(p_best_BT, target.gap(draft.best))
+    best_BT = self.rule.accepts_greedy(p_best_BT, target.gap(draft.best))
+
+    def drawn():
+      gap_BTV = target.logits - target.peak[..., None]
+      accept_BTV = self.rule.accepts_greedy(target.dense(), gap_BTV)
+      return jnp.sum(jnp.where(accept_BTV, draft.dense(), 0.0), axis=-1)
+
+    def greedy():
+      chance_BT = best_BT.astype(jnp.float32)
+      if self.argmax:
+        return chance_BT
+      return jax.lax.cond(
+          jnp.all(draft.greedy),
+          lambda: chance_BT,
+          lambda: jnp.where(draft.greedy, chance_BT, drawn()),
+      )
 
     def sampled():
       if self.argmax:
@@ -90,8 +109,8 @@ class Pair:
 
     return jax.lax.cond(
         jnp.all(target.greedy),
-        lambda: greedy_BT.astype(jnp.float32),
-        lambda: jnp.where(target.greedy, greedy_BT, sampled()),
+        greedy,
+        lambda: jnp.where(target.greedy, greedy(), sampled()),
     )
 
 
@@ -109,7 +128,7 @@ def alpha(
   Args:
     pair: the models.
     target_params: variables of the target.
-    draft_params: variables of the draft.
+    draft_params: of the drafter.
     rows: (batch of one row, its text_BS, number of new tokens).
     draft_sampling: settings of one row of drafts.
 

@@ -95,8 +95,7 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
       "dtype": config.decode.dtype,
       "batch": config.decode.batch,
       "gamma": gamma,
-      "drafter": "none" if not gamma else
-      f"{config.draft.kind}:{config.draft.checkpoint}",
+      "drafter": config.draft.name if gamma else "none",
       "sampling": dataclasses.asdict(config.sampling),
       "commit": measured.where["commit"],
       "config": dataclasses.asdict(config),

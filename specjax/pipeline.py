@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import checkpoints
+from specjax import checks
 from specjax import errors
 from specjax import settings as settings_lib
 from specjax.checkpoints import ngrams
@@ -112,7 +113,7 @@ def draft_simulated(
       to replay.
   """
   errors.require(
-      settings_lib.is_number(alpha) and 0 <= alpha <= 1,
+      checks.is_number(alpha) and 0 <= alpha <= 1,
       "alpha",
       "give a number from 0 to 1",
       alpha,
@@ -204,7 +205,7 @@ def make_requests(
     raise errors.UserError("texts: give a list of strings, got one string")
   texts = list(texts)
   errors.require(
-      settings_lib.is_whole(max_source_tokens, 2),
+      checks.is_whole(max_source_tokens, 2),
       "max_source_tokens",
       "give 2 or more",
       max_source_tokens,
@@ -336,7 +337,7 @@ class Decoder:
       errors.require(
           isinstance(value, kind), field, f"give {remedy} or alike", value
       )
-    good = settings_lib.is_whole(self.batch, 1)
+    good = checks.is_whole(self.batch, 1)
     errors.require(good, "batch", "give 1 or more", self.batch)
 
   def __call__(

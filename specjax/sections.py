@@ -8,6 +8,7 @@ import dataclasses
 import math
 from typing import Callable, TypeVar
 
+from specjax import checks
 from specjax import errors
 from specjax import settings as settings_lib
 from specjax.data import tasks
@@ -194,7 +195,7 @@ class Experiment:
       )
       return
     errors.require(
-        settings_lib.is_number(alpha) and 0 <= alpha <= 1,
+        checks.is_number(alpha) and 0 <= alpha <= 1,
         "draft.alpha",
         "simulated drafts need it; give a number from 0 to 1",
         alpha,
@@ -272,7 +273,7 @@ def within(section: str, make: Callable[[], _T]) -> _T:
 
 def _within_limits(path: str, value, least: int, most: int) -> None:
   errors.require(
-      settings_lib.is_whole(value, least, math.inf),
+      checks.is_whole(value, least, math.inf),
       path,
       f"give {least} or more",
       value,

@@ -2,33 +2,16 @@
 
 import dataclasses
 import math
-import numbers
 
 from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import checks
 from specjax import errors
 
 TEMPERATURES = (1e-4, 1e4)
-
-
-def is_whole(value, least: int = 0, most: float = 2**31 - 1) -> bool:
-  """Whether it is a whole number of a range; by default ids and counts."""
-  # To Python a bool is an int.
-  whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  return whole and least <= value <= most
-
-
-def is_number(value) -> bool:
-  """Whether it is a real number."""
-  return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def are_ids(values) -> bool:
-  """Whether it is a tuple or list of token ids, or an empty one."""
-  return isinstance(values, (tuple, list)) and all(map(is_whole, values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,35 +50,35 @@ class Settings:
     low, high = TEMPERATURES
     temperature, top_p = self.temperature, self.top_p
     errors.require(
-        is_number(temperature)
+        checks.is_number(temperature)
         and (temperature == 0 or low <= temperature <= high),
         "temperature",
         f"give 0 (greedy) or a number from {low:g} to {high:g}",
         temperature,
     )
     errors.require(
-        is_whole(self.top_k, most=math.inf),
+        checks.is_whole(self.top_k, most=math.inf),
         "top_k",
         "give 0 (off) or a count",
         self.top_k,
     )
     errors.require(
-        is_number(top_p) and 0 <= top_p <= 1,
+        checks.is_number(top_p) and 0 <= top_p <= 1,
         "top_p",
         "give a number from 0 to 1",
         top_p,
     )
     count, first = self.min_new_tokens, self.forced_first
-    errors.require(
-        is_whole(count), "min_new_tokens", "give a count below 2^31", count
-    )
+    good = checks.is_whole(count)
+    errors.require(good, "min_new_tokens", "give a count below 2^31", count)
     for field in ("eos", "suppressed"):
       ids = getattr(self, field)
       if field != "eos" or ids is not None:
-        errors.require(are_ids(ids), field, "give a tuple of token ids", ids)
+        good = checks.are_ids(ids)
+        errors.require(good, field, "give a tuple of token ids", ids)
         object.__setattr__(self, field, tuple(ids))
     errors.require(
-        first is None or is_whole(first),
+        first is None or checks.is_whole(first),
         "forced_first",
         "give a token id or None",
         first,

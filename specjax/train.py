@@ -19,6 +19,7 @@ import numpy as np
 import tqdm
 
 from specjax import checkpoints
+from specjax import checks
 from specjax import command_line
 from specjax import errors
 from specjax import pictures
@@ -116,7 +117,7 @@ class Material:
     model_file = vocabulary.build(folder)
     tokenizer = tokenizer_lib.Tokenizer(model_file)
     errors.require(
-        settings.is_whole(config.vocabulary, tokenizer.size),
+        checks.is_whole(config.vocabulary, tokenizer.size),
         "vocabulary",
         f"give the tokenizer's {tokenizer.size} ids or more",
         config.vocabulary,
@@ -189,11 +190,11 @@ def check_options(config) -> None:
   """
   rows, temperatures = config.held_out_rows, config.teacher_temperatures
   errors.require(
-      settings.is_whole(rows, 1), "held_out_rows", "give 1 or more", rows
+      checks.is_whole(rows, 1), "held_out_rows", "give 1 or more", rows
   )
   for field in ("quality_rows", "teacher_rows"):
     errors.require(
-        settings.is_whole(config[field]),
+        checks.is_whole(config[field]),
         field,
         "give 0 (all) or more",
         config[field],
@@ -214,7 +215,7 @@ def check_shape(name: str, entry) -> None:
     errors.UserError: a field is no number, or below 1.
   """
   for field, value in entry.items():
-    good = settings.is_whole(value, 1) or field == "distilled"
+    good = checks.is_whole(value, 1) or field == "distilled"
     errors.require(good, f"models.{name}.{field}", "give 1 or more", value)
 
 

@@ -10,8 +10,8 @@ import dataclasses
 import grain
 import numpy as np
 
+from specjax import checks
 from specjax import errors
-from specjax import settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class BatchConfig:
   def __post_init__(self):
     for field in ("source_lengths", "target_lengths"):
       lengths = getattr(self, field)
-      good = settings.are_ids(lengths) and bool(lengths) and min(lengths) > 0
+      good = checks.are_ids(lengths) and bool(lengths) and min(lengths) > 0
       errors.require(
           good and list(lengths) == sorted(set(lengths)),
           field,
@@ -42,7 +42,7 @@ class BatchConfig:
           lengths,
       )
     errors.require(
-        settings.is_whole(self.cost, 1), "cost", "give 1 or more", self.cost
+        checks.is_whole(self.cost, 1), "cost", "give 1 or more", self.cost
     )
 
 

@@ -22,8 +22,8 @@ from typing import Iterable, Sequence
 
 import numpy as np
 
+from specjax import checks
 from specjax import errors
-from specjax import settings
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import resolve
 from specjax.checkpoints import tokenizer as tokenizer_lib
@@ -190,13 +190,13 @@ def build(
     allow_overlap: take texts that are among the shipped held-out references.
 
   Raises:
-    errors.UserError: a file can't be read or holds a held-out reference, or a number
-      is out of its range.
+    errors.UserError: a file can't be read or holds a held-out reference, or a
+      number is out of its range.
   """
   for field, value, least in (
       ("pairs", pairs, 0), ("successors", successors, 1)
   ):
-    good = settings.is_whole(value, least)
+    good = checks.is_whole(value, least)
     errors.require(good, field, f"give {least} or more", value)
   texts = references(train)
   for task in corpus.TASKS:
@@ -236,7 +236,9 @@ def _tokenizer(arguments) -> tokenizer_lib.Tokenizer:
   elif arguments.corpus:
     folder = arguments.corpus
   else:
-    raise errors.UserError("model: --train needs --model, the target to draft for")
+    raise errors.UserError(
+        "model: --train needs --model, the target to draft for"
+    )
   return tokenizer_lib.Tokenizer.load(folder)
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import checks
 from specjax import errors
 from specjax import settings as settings_lib
 
@@ -37,7 +38,7 @@ class Request:
   max_new_tokens: int
 
   def __post_init__(self):
-    require, whole = errors.require, settings_lib.is_whole
+    require, whole = errors.require, checks.is_whole
     settings, budget = self.settings, self.max_new_tokens
     require(whole(self.id, 0, 2**32 - 1), "id", "give 0 to 2^32 - 1", self.id)
     require(
@@ -59,7 +60,7 @@ class Request:
   def _check_ids(self, field: str, least: str) -> None:
     ids = getattr(self, field)
     errors.require(
-        settings_lib.are_ids(ids), field, "give a tuple of token ids", ids
+        checks.are_ids(ids), field, "give a tuple of token ids", ids
     )
     if not ids:
       raise errors.UserError(f"{field}: is empty; give {least}")
@@ -128,13 +129,13 @@ def _check_vocabulary(field: str, rows, vocabulary: int) -> None:
 
 def _check_numbers(requests: int, seed, rows) -> None:
   errors.require(
-      settings_lib.is_whole(seed, 0, 2**32 - 1),
+      checks.is_whole(seed, 0, 2**32 - 1),
       "seed",
       "give 0 to 2^32 - 1",
       seed,
   )
   errors.require(
-      rows is None or settings_lib.is_whole(rows, requests),
+      rows is None or checks.is_whole(rows, requests),
       "rows",
       f"give as many as there are requests ({requests}), or more",
       rows,

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
+from specjax import checks
 from specjax import errors
 from specjax import sampling as sampling_lib
 from specjax import settings as settings_lib
@@ -18,7 +19,7 @@ def check_gamma(gamma) -> None:
   """Raises errors.UserError where `gamma` is no number of drafted tokens."""
   low, high = GAMMAS
   errors.require(
-      settings_lib.is_whole(gamma, low, high),
+      checks.is_whole(gamma, low, high),
       "gamma",
       f"give a whole number from {low} to {high}, or for plain decoding"
       " take no drafts",

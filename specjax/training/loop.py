@@ -20,8 +20,8 @@ import optax
 import orbax.checkpoint as ocp
 import tqdm
 
+from specjax import checks
 from specjax import errors
-from specjax import settings
 from specjax import writing
 from specjax.data import batches as batches_lib
 from specjax.models import t5
@@ -65,9 +65,9 @@ class TrainConfig:
   def __post_init__(self):
     for field in ("micro_batches", "evaluate_every", "checkpoint_every"):
       value = getattr(self, field)
-      good = settings.is_whole(value, 1)
+      good = checks.is_whole(value, 1)
       errors.require(good, field, "give 1 or more", value)
-    good = settings.is_whole(self.seed, 0, 2**32 - 1)
+    good = checks.is_whole(self.seed, 0, 2**32 - 1)
     errors.require(good, "seed", "give 0 to 2^32 - 1", self.seed)
 
   @property

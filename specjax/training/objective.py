@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from specjax import checks
 from specjax import errors
-from specjax import settings
 from specjax.models import t5
 
 DIVERGENCES = ("forward_kl", "reverse_kl", "total_variation")
@@ -52,7 +52,7 @@ class Objective:
         self.divergence,
     )
     errors.require(
-        settings.is_number(self.weight) and 0 < self.weight <= 1,
+        checks.is_number(self.weight) and 0 < self.weight <= 1,
         "weight",
         "give a number in (0, 1]",
         self.weight,

@@ -7,8 +7,8 @@ import jax
 import optax
 from optax import contrib
 
+from specjax import checks
 from specjax import errors
-from specjax import settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +44,13 @@ class OptimizerConfig:
     _require_number(self, "weight_decay", lambda x: x >= 0, "0 or more")
     for field in ("warmup", "steps"):
       value = getattr(self, field)
-      good = settings.is_whole(value, 1)
+      good = checks.is_whole(value, 1)
       errors.require(good, field, "give 1 or more", value)
 
 
 def _require_number(config, field: str, fits, words: str) -> None:
   value = getattr(config, field)
-  good = settings.is_number(value) and math.isfinite(value) and fits(value)
+  good = checks.is_number(value) and math.isfinite(value) and fits(value)
   errors.require(good, field, f"give a number {words}", value)
 
 

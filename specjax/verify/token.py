@@ -10,9 +10,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from specjax import checks
 from specjax import errors
 from specjax import sampling
-from specjax import settings
 from specjax.verify import proposal as proposals
 
 Kind = proposals.Kind
@@ -51,7 +51,7 @@ class TokenRule:
 
   def __post_init__(self):
     errors.require(
-        settings.is_number(self.lenience) and 0 < self.lenience <= 1,
+        checks.is_number(self.lenience) and 0 < self.lenience <= 1,
         "lenience",
         "give a number in (0, 1]",
         self.lenience,

@@ -181,8 +181,8 @@ def markdown(made: dict) -> str:
       "# Plain decoding: against transformers, and against its floor",
       "",
       f"{environment.headline(made)}, {made['threads']} threads,"
-      f" {made['dtype']}, batch 1, greedy, {TOKENS} tokens a row, milliseconds a"
-      " token.",
+      f" {made['dtype']}, batch 1, greedy, {TOKENS} tokens a row, milliseconds"
+      " a token.",
       "",
       "| task | rows | specjax | transformers' generate | times faster | rows"
       " that differ |",

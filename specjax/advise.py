@@ -244,7 +244,8 @@ def _corollary(alpha: float, c: float, v: float) -> str:
 def _verify(alpha: float, c: float, v: float) -> str:
   bound = theory.break_even_verify_cost(alpha, c)
   note = f"drafts pay while v is below {bound:.2f}"
-  return _line("verify cost", f"v {v:g}", note if bound > 0 else "c is too high")
+  note = note if bound > 0 else "c is too high"
+  return _line("verify cost", f"v {v:g}", note)
 
 
 def needed(options: argparse.Namespace) -> str:

@@ -267,7 +267,10 @@ SIMULATED = ("--config.draft.kind=simulated", "--config.draft.alpha=0.8")
             (*SIMULATED, "--config.sampling.temperature=1"),
             "sampling.temperature: give 0: simulated drafts replay greedy",
         ),
-        ((*SIMULATED, "--config.verify.lenience=.5"), "verify.lenience: give 1"),
+        (
+            (*SIMULATED, "--config.verify.lenience=.5"),
+            "verify.lenience: give 1",
+        ),
         ((*SIMULATED, "--config.draft.argmax=true"), "draft.argmax: simulated"),
         ((*SIMULATED, "--config.draft.temperature=1"), "draft.temperature: "),
         ((*SIMULATED, "--config.draft.top_k=0"), "draft.top_k: simulated"),

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from specjax.measure import lossless
 
 SAMPLED = "sampled: laws are tested by the test suite"
 _FACTORS = {

@@ -55,7 +55,8 @@ def get_config(only: str = ""):
   config.vocabulary = 8128  # 8,000 pieces, 100 extra ids, padded
   config.tied = True
   # What distilled models learn from: a checkpoint's name or folder; "" is
-  # this run's own target. They read its greedy and its sampled outputs.
+  # this run's own target. They read its outputs at these temperatures; () are
+  # the references.
   config.teacher = ""
   config.teacher_temperatures = (0.0, 1.0)
   config.teacher_rows = 0  # sources it reads, drawn at random; 0 takes all

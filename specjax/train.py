@@ -199,9 +199,6 @@ def check_options(config) -> None:
         "give 0 (all) or more",
         config[field],
     )
-  errors.require(
-      bool(temperatures), "teacher_temperatures", "give one or more", ()
-  )
   for temperature in temperatures:
     settings.Settings(temperature=temperature)
   if config.teacher:
@@ -252,7 +249,12 @@ def train_one(config, name: str, material: Material) -> None:
 
 
 def teacher_pairs(config, teacher: checkpoints.Checkpoint, material: Material):
-  """The train split's source ids with what the teacher makes of them."""
+  """The train split's source ids with what the teacher makes of them.
+
+  Without temperatures, with the references: only the loss is the teacher's.
+  """
+  if not config.teacher_temperatures:
+    return material.train
   model = resolve.resolve(teacher.name, hint="")
   weights = texts.digest_of_files(model.glob("*.safetensors"))
   folder = pathlib.Path(config.out) / "texts" / weights

@@ -103,9 +103,11 @@ def test_a_target_and_its_distilled_draft(tmp_path, capsys):
   assert len(list(filter(None, lines))) == 30
   last = log_lib.read(folder / "log.jsonl")[-1]
   assert 0 < last["held_out_ende_overlap"] <= 1
-  # Other outputs of the teacher are other data.
-  assert train.main([*arguments, "--config.teacher_temperatures=(1.0,)"]) == 1
-  assert "made with data" in capsys.readouterr().err
+  # Other outputs of the teacher are other data, and so are references.
+  for other in ("(1.0,)", "()"):
+    option = f"--config.teacher_temperatures={other}"
+    assert train.main([*arguments, option]) == 1
+    assert "made with data" in capsys.readouterr().err
 
 
 def test_a_teachers_texts_are_kept_apart_by_what_made_them(tmp_path):

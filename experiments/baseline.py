@@ -34,9 +34,10 @@ from specjax import settings as settings_lib
 from specjax.checkpoints import resolve
 from specjax.data import tasks
 from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
+from specjax.decoding import side as side_lib
 from specjax.measure import environment
 from specjax.measure import steps as steps_lib
-from specjax.measure import timing
 from specjax.verify import token
 
 TASKS = ("mini_ende", "mini_summ")
@@ -86,11 +87,13 @@ def step_times(name: str, dtype: str) -> dict:
   requests = pipeline.make_requests(
       model, [examples[0].source], settings, max_new_tokens=TOKENS
   )
-  [batch] = pipeline.make_batches(model, requests, batch=1, seed=0)
+  batch = requests_lib.make_batch(
+      requests, vocabulary=model.module.config.vocab_size, seed=0
+  )
   loop = loop_lib.Loop(
       model.module, pipeline.NO_DRAFTS.drafter, token.TokenRule()
   )
-  side = timing.Side(loop, model.params, (), TOKENS + WIDTH)
+  side = side_lib.Side(loop, model.params, (), TOKENS + WIDTH)
   state = steps_lib.middle(side, batch)
   runs = {
       width: lambda count, width=width: steps_lib.target_steps(

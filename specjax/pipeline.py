@@ -21,6 +21,7 @@ from specjax.checkpoints import ngrams
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.decoding import side as side_lib
 from specjax.decoding import state as state_lib
 from specjax.drafters import model as model_drafter
 from specjax.drafters import ngram
@@ -237,25 +238,6 @@ def make_requests(
   ]
 
 
-def make_batches(
-    target: checkpoints.Checkpoint,
-    requests: list[requests_lib.Request],
-    *,
-    batch: int,
-    seed: int,
-) -> list[requests_lib.Batch]:
-  """Requests in order, `batch` rows at a time; the last is filled up."""
-  return [
-      requests_lib.make_batch(
-          requests[i : i + batch],
-          vocabulary=target.module.config.vocab_size,
-          seed=seed,
-          rows=batch,
-      )
-      for i in range(0, len(requests), batch)
-  ]
-
-
 def results(
     target: checkpoints.Checkpoint, state: state_lib.State, rows: int
 ) -> list[Result]:
@@ -313,7 +295,7 @@ class Decoder:
   """Decodes lists of strings.
 
   Compiles once for each number of rows (`batch`, or fewer texts), padded
-  source width (a multiple of 32), max_new_tokens and number of EOS ids; other
+  source width (64, 128, 256, ...), max_new_tokens and number of EOS ids; other
   settings, seeds and texts cost nothing.
 
   Attributes:
@@ -379,19 +361,27 @@ class Decoder:
         ids=ids,
     )
     trace = trace or self.rule.trace
-    loop = loop_lib.Loop(
-        self.target.module,
-        self.drafts.drafter,
-        dataclasses.replace(self.rule, trace=trace),
-        log_probs=log_probs,
-        trace=trace,
+    side = side_lib.Side(
+        loop_lib.Loop(
+            self.target.module,
+            self.drafts.drafter,
+            dataclasses.replace(self.rule, trace=trace),
+            log_probs=log_probs,
+            trace=trace,
+        ),
+        self.target.params,
+        self.drafts.params,
+        max_new_tokens,
     )
-    rows = min(self.batch, max(1, len(requests)))
-    out = []
-    for batch in make_batches(self.target, requests, batch=rows, seed=seed):
-      state = loop.prefill(
-          self.target.params, self.drafts.params, batch, max_new_tokens
-      )
-      state = loop.run(self.target.params, self.drafts.params, state)
-      out += results(self.target, state, min(rows, len(requests) - len(out)))
-    return out
+    groups = requests_lib.groups(
+        requests,
+        min(self.batch, max(1, len(requests))),
+        vocabulary=self.target.module.config.vocab_size,
+        seed=seed,
+    )
+    out = {}
+    for group in groups:
+      state = side.run(side.prefill(group.batch))
+      read = results(self.target, state, len(group.rows))
+      out.update(zip(group.rows, read))
+    return [out[i] for i in range(len(requests))]

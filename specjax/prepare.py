@@ -18,21 +18,13 @@ from specjax.checkpoints import resolve
 from specjax.data import tasks
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.decoding import side as side_lib
 from specjax.drafters import ngram
-from specjax.measure import timing
 
 HINT = (
     "from the checkout, python -m specjax.run --config"
     " configs/ende_t5small.py:mini runs the shipped family"
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-  """A batch and which rows of the task it holds."""
-
-  rows: tuple[int, ...]
-  batch: requests_lib.Batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +47,8 @@ class Setup:
   drafts: pipeline.Drafts
   examples: list[tasks.Example]
   requests: list[requests_lib.Request]
-  plain: timing.Side
-  speculative: timing.Side
+  plain: side_lib.Side
+  speculative: side_lib.Side
   output: list[pipeline.Result] | None = None
 
   @property
@@ -64,29 +56,14 @@ class Setup:
     """V."""
     return self.target.module.config.vocab_size
 
-  def groups(self, rows: int) -> list[Group]:
+  def groups(self, rows: int) -> list[requests_lib.Group]:
     """The first rows as batches of few shapes, `decode.batch` at a time."""
-    size = self.config.decode.batch
-    by_width: dict[int, list[int]] = {}
-    for i, request in enumerate(self.requests[:rows]):
-      by_width.setdefault(source_width(request), []).append(i)
-    chunks = [
-        (width, tuple(members[i : i + size]))
-        for width, members in sorted(by_width.items())
-        for i in range(0, len(members), size)
-    ]
-    return [
-        Group(chunk, self.batch(chunk, width, size)) for width, chunk in chunks
-    ]
-
-  def batch(self, rows: Sequence[int], width: int, size: int):
-    """Some rows as a batch of a given shape."""
-    return requests_lib.make_batch(
-        [self.requests[i] for i in rows],
+    options = self.config.decode
+    return requests_lib.groups(
+        self.requests[:rows],
+        options.batch,
         vocabulary=self.vocabulary,
-        seed=self.config.decode.seed,
-        rows=size,
-        source_width=width,
+        seed=options.seed,
     )
 
   def single(self, row: int, tokens: Sequence[int]):
@@ -95,21 +72,15 @@ class Setup:
     text = request.prompt + tuple(tokens)
     width = len(request.prompt) + self.config.decode.max_new_tokens
     text_BS = jnp.asarray([text + (0,) * (width - len(text))], jnp.int32)
-    batch = self.batch([row], source_width(request), 1)
+    batch = requests_lib.make_batch(
+        [request], vocabulary=self.vocabulary, seed=self.config.decode.seed
+    )
     return batch, text_BS, len(tokens)
-
-
-def source_width(request: requests_lib.Request) -> int:
-  """Padded source length, one of few: the next of 64, 128, 256, ..."""
-  width = 2 * requests_lib.SOURCE_MULTIPLE
-  while width < len(request.source):
-    width *= 2
-  return width
 
 
 def decode(
     setup: Setup,
-    side: timing.Side,
+    side: side_lib.Side,
     tick: Callable[[], None] = lambda: None,
 ) -> list[pipeline.Result]:
   """Decodes every row once; results in the order of the rows."""
@@ -254,7 +225,7 @@ def prepare(config: sections.Experiment) -> Setup:
       max_new_tokens=budget,
       max_source_tokens=config.data.max_source_tokens,
   )
-  side = lambda drafts, rule: timing.Side(
+  side = lambda drafts, rule: side_lib.Side(
       loop_lib.Loop(target.module, drafts.drafter, rule),
       target.params,
       drafts.params,

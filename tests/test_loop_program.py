@@ -52,7 +52,7 @@ def make_batch(loop, sources, prompts, settings, budgets, seed=0):
       vocabulary=VOCABULARY,
       seed=seed,
       rows=ROWS,
-      source_width=SOURCE_WIDTH,
+      width=SOURCE_WIDTH,
   )
 
 

@@ -165,7 +165,7 @@ def test_sources_for_all_or_none():
 def test_source_must_fit_the_width():
   long = mocks.requests(Settings(), 4, sources=[(3,) * 9])
   with pytest.raises(errors.UserError, match="source: 9 tokens"):
-    requests_lib.make_batch(long, vocabulary=8, seed=0, source_width=8)
+    requests_lib.make_batch(long, vocabulary=8, seed=0, width=8)
 
 
 GOOD = dict(
@@ -225,8 +225,8 @@ def test_requests_without_work_are_refused(change):
         ("seed", dict(seed=True)),
         ("seed", dict(seed=None)),
         ("seed", dict(seed=10**20)),
-        ("source", dict(source_width=0)),
-        ("source", dict(source_width=1)),
+        ("source", dict(width=0)),
+        ("source", dict(width=1)),
         ("source", dict(vocabulary=4)),
         ("prompt", dict(vocabulary=1)),
         ("eos", dict(vocabulary=5)),

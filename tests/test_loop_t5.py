@@ -51,7 +51,7 @@ def make_batch(settings, *, ids=None, budget=BUDGET, **kwargs):
       mocks.requests(settings, budget, sources=sources, ids=ids, **kwargs),
       vocabulary=VOCABULARY,
       seed=3,
-      source_width=WIDTH,
+      width=WIDTH,
   )
   return mocks.widen_eos(batch, 1)
 

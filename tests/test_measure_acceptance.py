@@ -56,7 +56,7 @@ def row(settings, tokens, source=(3, 9, 1)):
   """batch, text_BS (padded to 6 new tokens) and count of one row."""
   request = requests_lib.Request(0, source, (0,), settings, 6)
   batch = requests_lib.make_batch(
-      [request], vocabulary=V, seed=0, source_width=4
+      [request], vocabulary=V, seed=0, width=4
   )
   text_BS = jnp.array([(0, *tokens) + (0,) * (6 - len(tokens))], jnp.int32)
   return batch, text_BS, len(tokens)

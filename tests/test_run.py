@@ -20,6 +20,8 @@ from specjax import sections
 from specjax.checkpoints import ngrams as ngram_files
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.data import ngrams
+from specjax.decoding import requests as requests_lib
+from specjax.decoding import side as side_lib
 from specjax.measure import timing
 from specjax.models import t5
 from tests import test_measure_report
@@ -297,7 +299,7 @@ def test_measure_options(family):
   """Calls: (warmup + repeats) of each timed batch, and steps a timing."""
   calls, counts = [], []
 
-  class Spy(timing.Side):
+  class Spy(side_lib.Side):
 
     def run(self, state):
       calls.append(1)
@@ -499,7 +501,8 @@ def test_mini_pairs_load(tmp_path, task, draft):
   config = command_line.read(mini(task, draft, tmp_path))
   setup = prepare.prepare(config)
   assert len(setup.requests) == 200
-  assert len(set(map(prepare.source_width, setup.requests))) <= 3
+  widths = {len(request.source) for request in setup.requests}
+  assert len(set(map(requests_lib.source_width, widths))) <= 3
   size = lambda params: sum(leaf.size for leaf in jax.tree.leaves(params))
   assert size(setup.drafts.params) < size(setup.target.params) / 2
 

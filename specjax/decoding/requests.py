@@ -11,8 +11,8 @@ from specjax import checks
 from specjax import errors
 from specjax import settings as settings_lib
 
-# Sources are padded to a multiple of this, so that few shapes are compiled.
-SOURCE_MULTIPLE = 32
+# Sources are padded to this, or twice, four times ... as much: few shapes.
+SHORTEST_SOURCE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _pad_sources(sources, width: int | None, vocabulary: int):
   _check_vocabulary("source", sources, vocabulary)
   longest = max(map(len, sources))
   if width is None:
-    width = round_up(longest, SOURCE_MULTIPLE)
+    width = source_width(longest)
   if longest > width:
     raise errors.UserError(
         f"source: {longest} tokens do not fit the {width} asked for"
@@ -142,9 +142,12 @@ def _check_numbers(requests: int, seed, rows) -> None:
   )
 
 
-def round_up(value: int, multiple: int) -> int:
-  """The smallest multiple that is not under `value`."""
-  return -(-value // multiple) * multiple
+def source_width(longest: int) -> int:
+  """L for a source of that length, one of few: the next of 64, 128, 256, ..."""
+  width = SHORTEST_SOURCE
+  while width < longest:
+    width *= 2
+  return width
 
 
 def make_batch(
@@ -153,7 +156,7 @@ def make_batch(
     vocabulary: int,
     seed: int,
     rows: int | None = None,
-    source_width: int | None = None,
+    width: int | None = None,
 ) -> Batch:
   """Pads requests into one batch.
 
@@ -164,12 +167,12 @@ def make_batch(
       request's id.
     rows: B; more than there are requests adds rows that never count. As many
       as there are requests where None.
-    source_width: L; the longest source, rounded up, where None.
+    width: L; `source_width` of the longest where None.
 
   Raises:
     errors.UserError: nothing to decode, more requests than rows, some with
       and some without a source, an id outside the vocabulary, a source that
-      does not fit `source_width`, or a seed out of its range.
+      does not fit `width`, or a seed out of its range.
   """
   if not requests:
     raise errors.UserError("requests: are empty; give at least one text")
@@ -180,7 +183,7 @@ def make_batch(
   _check_vocabulary("prompt", prompts, vocabulary)
   prompt_BP, _ = _pad(prompts, max(map(len, prompts)))
   source_BL, mask_BL = _pad_sources(
-      [request.source for request in filled], source_width, vocabulary
+      [request.source for request in filled], width, vocabulary
   )
   budgets = [request.max_new_tokens for request in requests] + [0] * blank
   id_B = jnp.asarray([request.id for request in filled], jnp.uint32)
@@ -198,3 +201,44 @@ def make_batch(
           [request.settings for request in filled], vocabulary
       ),
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """A batch and which of the requests it holds."""
+
+  rows: tuple[int, ...]
+  batch: Batch
+
+
+def groups(
+    requests: list[Request], batch: int, *, vocabulary: int, seed: int
+) -> list[Group]:
+  """Requests as batches of few shapes, `batch` at a time.
+
+  Sources of one width go together, so that short ones are not padded to the
+  longest; the last batch of a width is filled up.
+
+  Args:
+    requests: as `make_batch` takes them.
+    batch: B of every batch.
+    vocabulary: likewise.
+    seed: likewise.
+  """
+  by_width: dict[int, list[int]] = {}
+  for i, request in enumerate(requests):
+    width = source_width(len(request.source or ()))
+    by_width.setdefault(width, []).append(i)
+  chunks = [
+      (width, tuple(members[i : i + batch]))
+      for width, members in sorted(by_width.items())
+      for i in range(0, len(members), batch)
+  ]
+  make = lambda width, chunk: make_batch(
+      [requests[i] for i in chunk],
+      vocabulary=vocabulary,
+      seed=seed,
+      rows=batch,
+      width=width,
+  )
+  return [Group(chunk, make(width, chunk)) for width, chunk in chunks]

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import sampling as sampling_lib
+from specjax.decoding import side as side_lib
 from specjax.measure import timing
 from specjax.models import cache as cache_lib
 
@@ -45,8 +46,8 @@ class Steps:
 
 
 def measure(
-    plain: timing.Side,
-    speculative: timing.Side,
+    plain: side_lib.Side,
+    speculative: side_lib.Side,
     batch,
     *,
     steps: int,
@@ -113,7 +114,7 @@ def interleave(
   return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def middle(side: timing.Side, batch):
+def middle(side: side_lib.Side, batch):
   """The state of a batch that is half decoded, as far as shapes can tell."""
   state = side.prefill(batch)
   middle_B = state.prompt_B + side.budget // 2

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-
 SAMPLED = "sampled: laws are tested by the test suite"
 _FACTORS = {
-    "tokens": "a round, against Eq. 1: places are not i.i.d., ends are cut",
+    "tokens": "a timed round, against Eq. 1: places are not i.i.d., ends are cut",
     "verify": "v is not 1",
     "overhead": "of the loops beside their steps",
     "idle_rows": "rows of a batch end at different times",

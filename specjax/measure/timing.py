@@ -14,31 +14,8 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from specjax.decoding import loop as loop_lib
-from specjax.decoding import requests as requests_lib
-
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 PLAIN, SPECULATIVE = "plain", "speculative"
-
-
-@dataclasses.dataclass(frozen=True)
-class Side:
-  """One way to decode, with its parameters and the budget of its buffers."""
-
-  loop: loop_lib.Loop
-  target_params: Any
-  drafter_params: Any
-  budget: int
-
-  def prefill(self, batch: requests_lib.Batch):
-    """The state before the first round."""
-    return self.loop.prefill(
-        self.target_params, self.drafter_params, batch, self.budget
-    )
-
-  def run(self, state):
-    """All rounds; `state` is donated."""
-    return self.loop.run(self.target_params, self.drafter_params, state)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,27 @@
+"""One of the two ways to decode that are compared: plain and speculative."""
+
+import dataclasses
+from typing import Any
+
+from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+  """A loop, the parameters it runs on, and the budget of its buffers."""
+
+  loop: loop_lib.Loop
+  target_params: Any
+  drafter_params: Any
+  budget: int
+
+  def prefill(self, batch: requests_lib.Batch):
+    """The state before the first round."""
+    return self.loop.prefill(
+        self.target_params, self.drafter_params, batch, self.budget
+    )
+
+  def run(self, state):
+    """All rounds; `state` is donated."""
+    return self.loop.run(self.target_params, self.drafter_params, state)

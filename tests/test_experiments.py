@@ -68,7 +68,7 @@ def test_every_pair_has_a_line():
       "mismatched_rows": 0,
       "quality": {"metric": "bleu", "plain": 3.0, "speculative": 3.0},
   }
-  keys = ("ende small references 0", "cnndm large distilled 1")
+  keys = ("ende small 0", "cnndm large 1")
   made = {
       "command": "x",
       "commit": "y",

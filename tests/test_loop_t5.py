@@ -31,7 +31,7 @@ quick_compiles = mocks.quick_compiles
 VOCABULARY = 29
 WIDTH = 8
 BUDGET = 20
-TOLERANCE = 1e-5
+TOLERANCE = 5e-5
 MODULE, PARAMS = mocks.tiny_t5()
 NARROW, NARROW_PARAMS = mocks.tiny_t5(seed=5, vocabulary=23, layers=1)
 WIDE, WIDE_PARAMS = mocks.tiny_t5(seed=6, vocabulary=37, layers=1)

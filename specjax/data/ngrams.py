@@ -1,6 +1,7 @@
 """Counts unigrams and bigrams of a training split, for drafts without a model.
 
-    python -m specjax.data.ngrams --corpus out/corpus --out out/bigram.safetensors
+    python -m specjax.data.ngrams --corpus out/corpus \\
+        --out out/bigram.safetensors
     python -m specjax.data.ngrams --corpus out/corpus --task ende --out FILE
     python -m specjax.data.ngrams --train mine.jsonl --out FILE \\
         --model google/flan-t5-small
@@ -190,8 +191,8 @@ def build(
     allow_overlap: take texts that are among the shipped held-out references.
 
   Raises:
-    errors.UserError: a file can't be read or holds a held-out reference, or a number
-      is out of its range.
+    errors.UserError: a file can't be read or holds a held-out reference, or a
+      number is out of its range.
   """
   for field, value, least in (
       ("pairs", pairs, 0), ("successors", successors, 1)
@@ -236,7 +237,7 @@ def _tokenizer(arguments) -> tokenizer_lib.Tokenizer:
   elif arguments.corpus:
     folder = arguments.corpus
   else:
-    raise errors.UserError("model: --train needs --model, the target to draft for")
+    raise errors.UserError("model: name the target that --train is for")
   return tokenizer_lib.Tokenizer.load(folder)
 
 

@@ -172,7 +172,15 @@ class Experiment:
           f"decode.min_new_tokens: give decode.max_new_tokens ({most}) or"
           f" less, got {least}"
       )
-    self._check_alpha()
+    if self.draft.kind == "simulated":
+      self._check_simulated()
+    else:
+      errors.require(
+          self.draft.alpha is None,
+          "draft.alpha",
+          "only draft.kind=simulated has it; give that kind or no alpha",
+          self.draft.alpha,
+      )
     # What the parts refuse is refused here, before anything is loaded.
     self.settings(eos=(1,))
     self.draft_settings(eos=(1,))
@@ -183,17 +191,9 @@ class Experiment:
     """Whether requests take the argmax."""
     return self.sampling.temperature == 0 or self.sampling.top_p == 0
 
-  def _check_alpha(self) -> None:
+  def _check_simulated(self) -> None:
     """Refuses what a simulated rate of acceptance does not go with."""
     draft, alpha = self.draft, self.draft.alpha
-    if draft.kind != "simulated":
-      errors.require(
-          alpha is None,
-          "draft.alpha",
-          "only draft.kind=simulated has it; give that kind or no alpha",
-          alpha,
-      )
-      return
     errors.require(
         checks.is_number(alpha) and 0 <= alpha <= 1,
         "draft.alpha",

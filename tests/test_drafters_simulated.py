@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from specjax import errors
+from specjax import pipeline
 from specjax import theory
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
@@ -123,18 +124,20 @@ def test_nodes_and_rounds_are_independent(alpha):
     assert text_laws.misfit(patterns, law) < CHI_BOUND
 
 
+@pytest.mark.parametrize("alpha", (0.0, 0.6))
 @pytest.mark.parametrize("width", (2, 3, 50))
-def test_wrong_ids_are_any_other_ones(width):
+def test_wrong_ids_are_any_other_ones(width, alpha):
   """Never the right one, all others alike; alpha 1 leaves all right."""
   rows = 4000
   key_B = jax.vmap(jax.random.key)(jnp.arange(rows))
   right_BN = jnp.arange(rows)[:, None] % width + jnp.zeros((1, 4), jnp.int32)
-  drafted_BN = np.asarray(simulated.corrupt(key_B, right_BN, 0.0, width))
-  assert np.all(drafted_BN != right_BN)
+  drafted_BN = np.asarray(simulated.corrupt(key_B, right_BN, alpha, width))
+  wrong_BN = drafted_BN != right_BN
+  assert alpha or np.all(wrong_BN)
   assert np.all((drafted_BN >= 0) & (drafted_BN < width))
   steps = (drafted_BN - np.asarray(right_BN)) % width
   law = {(step,): 1 / (width - 1) for step in range(1, width)}
-  texts = [(step,) for step in steps.ravel().tolist()]
+  texts = [(step,) for step in steps[wrong_BN].tolist()]
   assert text_laws.misfit(texts, law) < CHI_BOUND
   whole_BN = simulated.corrupt(key_B, right_BN, 1.0, width)
   np.testing.assert_array_equal(whole_BN, right_BN)
@@ -155,20 +158,15 @@ MIXED = mocks.requests(
 def test_texts_are_plain_decodings(alpha):
   """Rows of prompts, lengths, EOS sets and budgets of their own."""
   state, texts = simulate(MIXED, 5, alpha)
-  got = [request.prompt + new for request, new in zip(
-      MIXED, mocks.texts(state)
-  )]
-  assert got == [texts[request.id] for request in MIXED]
-  lengths = {len(text) for text in got}
-  assert len(lengths) == len(MIXED)
-  new = np.array([len(t) - len(r.prompt) for t, r in zip(got, MIXED)])
-  if alpha < 1:
-    return
-  # All right: gamma + 1 tokens a round, as far as there are any.
-  np.testing.assert_array_equal(state.tallies.rounds_B, -(-new // 6))
-  np.testing.assert_array_equal(
-      state.tallies.judged_BG, state.tallies.accepted_BG
-  )
+  got = mocks.texts(state)
+  assert got == [texts[row.id][len(row.prompt) :] for row in MIXED]
+  length_B = np.array(list(map(len, got)))
+  assert len(set(length_B)) == len(MIXED)
+  tallies = state.tallies
+  if alpha == 1:
+    # gamma + 1 tokens a round, as far as there are any.
+    np.testing.assert_array_equal(tallies.rounds_B, -(-length_B // 6))
+    np.testing.assert_array_equal(tallies.judged_BG, tallies.accepted_BG)
 
 
 def test_nothing_is_judged_past_the_end():
@@ -185,6 +183,7 @@ def test_nothing_is_judged_past_the_end():
 
 def test_rows_are_independent():
   """A row's drafts are the same alone, and in another place."""
+
   def outcome(requests):
     batch = requests_lib.make_batch(requests, vocabulary=V, seed=5)
     batch = mocks.widen_eos(batch, 2)
@@ -261,6 +260,22 @@ def test_shorter_buffers_than_texts():
 def test_refused_gamma(gamma):
   with pytest.raises(errors.UserError, match="^gamma: give"):
     simulated.SimulatedDrafter(gamma)
+
+
+@pytest.mark.parametrize(
+    "field, options",
+    (
+        ("alpha", dict(alpha=1.5)),
+        ("alpha", dict(alpha=-0.1)),
+        ("alpha", dict(alpha=float("nan"))),
+        ("alpha", dict(alpha=None)),
+        ("outputs", dict(outputs={})),
+    ),
+)
+def test_refused_rates(field, options):
+  good = dict(outputs={0: (3, 1)}, gamma=2, alpha=0.5)
+  with pytest.raises(errors.UserError, match=f"^{field}: give"):
+    pipeline.draft_simulated(None, **(good | options))
 
 
 def test_static_under_jit():

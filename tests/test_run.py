@@ -227,6 +227,10 @@ def test_draft_options(family, table):
     kinds[kind] = alpha(changed(draft__kind=kind, draft__table=table))
     assert kinds[kind] != alpha(setup)
   assert len({*kinds.values(), alpha(base)}) == 3
+  for rate in (0.2, 0.7):
+    setup = setup_of(family, draft__kind="simulated", draft__alpha=rate)
+    measured = experiment.alpha(setup, setup.output)[0]
+    assert measured == pytest.approx(rate, abs=1e-6)
   none = setup_of(family, **common, draft__kind="none")
   assert none.speculative.loop == none.plain.loop == base.plain.loop
 

@@ -1,6 +1,7 @@
 """Counts unigrams and bigrams of a training split, for drafts without a model.
 
-    python -m specjax.data.ngrams --corpus out/corpus --out out/bigram.safetensors
+    python -m specjax.data.ngrams --corpus out/corpus \\
+        --out out/bigram.safetensors
     python -m specjax.data.ngrams --corpus out/corpus --task ende --out FILE
     python -m specjax.data.ngrams --train mine.jsonl --out FILE \\
         --model google/flan-t5-small
@@ -236,9 +237,7 @@ def _tokenizer(arguments) -> tokenizer_lib.Tokenizer:
   elif arguments.corpus:
     folder = arguments.corpus
   else:
-    raise errors.UserError(
-        "model: --train needs --model, the target to draft for"
-    )
+    raise errors.UserError("model: name the target that --train is for")
   return tokenizer_lib.Tokenizer.load(folder)
 
 

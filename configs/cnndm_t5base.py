@@ -11,7 +11,7 @@ Command: python -m specjax.run --config configs/cnndm_t5base.py
          variants :T1, :t5 and :mini (the shipped family and its held-out
          rows), also together: configs/cnndm_t5base.py:mini,T1
 Time: the download of 46 GB first; `:mini` a few minutes on two CPU cores.
-Expected: about the paper's row; `:mini` as in results/mini_float32.md.
+Expected: about the paper's row; `:mini` as in results/mini_bfloat16.md.
 """
 
 from specjax import config

@@ -11,7 +11,7 @@ Command: python -m specjax.run --config configs/ende_t5small.py
          variants :T1, :t5 and :mini (the shipped family and its held-out
          rows), also together: configs/ende_t5small.py:mini,T1
 Time: the download of 45 GB first; `:mini` a few minutes on two CPU cores.
-Expected: about the paper's row; `:mini` as in results/mini_float32.md.
+Expected: about the paper's row; `:mini` as in results/mini_bfloat16.md.
 """
 
 from specjax import config

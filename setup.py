@@ -36,7 +36,7 @@ setuptools.setup(
     python_requires=">=3.11",
     packages=setuptools.find_packages(include=["specjax", "specjax.*"]),
     include_package_data=True,
-    package_data={"specjax": ["assets/**/*"]},
+    package_data={"specjax": ["assets/**/*", "measure/page/*.css"]},
     install_requires=[
         "absl-py>=2.1",
         "filelock>=3.13",

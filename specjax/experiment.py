@@ -41,15 +41,25 @@ def run(
 
 
 def trace(setup: prepare_lib.Setup) -> pipeline.Result:
-  """Decodes the first row with drafts and records every round."""
+  """`traces` of the first row."""
+  return traces(setup, 1)[0]
+
+
+def traces(
+    setup: prepare_lib.Setup,
+    rows: int,
+    tick: Callable[[], None] = lambda: None,
+) -> list[pipeline.Result]:
+  """Decodes the first rows with drafts and records every round.
+
+  In the batches' own shapes, so that the tokens are those of other decodings.
+  """
   loop = setup.speculative.loop
   traced = dataclasses.replace(
       loop, rule=dataclasses.replace(loop.rule, trace=True), trace=True
   )
   side = dataclasses.replace(setup.speculative, loop=traced)
-  [group] = setup.groups(1)
-  state = side.run(side.prefill(group.batch))
-  return pipeline.results(setup.target, state, 1)[0]
+  return decode(setup, side, tick, rows)
 
 
 def _measure(
@@ -83,6 +93,10 @@ def _measure(
   speculative = decode(setup, setup.speculative, progress.tick)
   progress.phase("acceptance", rows)
   mean, positions = alpha(setup, plain, progress.tick)
+  # Plain decoding has no rounds worth seeing.
+  shown = measure.traced_rows if setup.drafts.drafter.depth else 0
+  progress.phase("trace", len(setup.groups(shown)))
+  traced = traces(setup, shown, progress.tick)
   return report_lib.Measured(
       config=config,
       examples=setup.examples,
@@ -95,6 +109,8 @@ def _measure(
       steps=steps,
       times=times,
       timed_rows=sum(len(group.rows) for group in timed),
+      traced=traced,
+      pieces=setup.target.tokenizer.pieces,
       where=where,
   )
 

@@ -32,6 +32,8 @@ LIMITS = {
     "measure.warmup": (1, 10**4),
     "measure.timed_rows": (0, 10**9),
     "measure.steps": (1, 10**6),
+    # A row may take a hundred kilobytes of report.html.
+    "measure.traced_rows": (0, 1000),
 }
 _T = TypeVar("_T")
 
@@ -133,12 +135,15 @@ class Measure:
     warmup: calls of each shape before that; the first one compiles.
     timed_rows: rows that are timed, from the front; 0 takes all.
     steps: dependent steps in one timing of a model's step.
+    traced_rows: rows, from the front, whose rounds report.html shows; decoded
+      once more for it, untimed.
   """
 
   repeats: int = 5
   warmup: int = 2
   timed_rows: int = 40
   steps: int = 50
+  traced_rows: int = 3
 
 
 @dataclasses.dataclass(frozen=True)

@@ -147,6 +147,8 @@ def test_unknown_variants(variant):
         ("--config.measure.warmup=99999999999", ("measure.warmup: ",)),
         ("--config.measure.timed_rows=99999999999", ("measure.timed_rows: ",)),
         ("--config.measure.steps=99999999999", ("measure.steps: ",)),
+        ("--config.measure.traced_rows=1001", ("measure.traced_rows: ",)),
+        ("--config.measure.traced_rows=-1", ("measure.traced_rows: ",)),
         ("--config.sampling.top_p=inf", ("sampling.top_p: ", "inf")),
         ("--config.verify.lenience=nan", ("verify.lenience: ", "nan")),
         # Neither a file name nor a report can hold these.
@@ -212,6 +214,7 @@ VALUES = {
     "measure.warmup": ("3", 3),
     "measure.timed_rows": ("3", 3),
     "measure.steps": ("3", 3),
+    "measure.traced_rows": ("0", 0),
     "out": ("here", "here"),
 }
 

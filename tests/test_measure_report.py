@@ -1,6 +1,5 @@
 """Reports: keys, tables, pages, files."""
 
-import html.parser
 import json
 import pathlib
 import subprocess
@@ -13,13 +12,13 @@ from specjax import sections
 from specjax import writing
 from specjax.data import tasks
 from specjax.measure import environment
-from specjax.measure import html as html_lib
 from specjax.measure import lossless
 from specjax.measure import output
 from specjax.measure import report as report_lib
 from specjax.measure import steps as steps_lib
 from specjax.measure import tables
 from specjax.measure import timing
+from specjax.measure.page import html as html_lib
 
 # Other tools rely on these.
 KEYS = {
@@ -48,11 +47,23 @@ KEYS = {
         "measure", "out",
     },
 }
+PIECES = ["<pad>", "</s>", "▁Ein", "▁schnell", "er", "▁<b>Editor", "▁ist", "."]
+# A rejection and its correction, an extra token, a cut; a first rejection.
+TRACES = [
+    (
+        pipeline.Round(
+            (2, 5), 1, 3, (0.5, 0.125), (0.25, 0.75), (0.625, 0.875)
+        ),
+        pipeline.Round((4, 5), 2, 6, (0.9, 0.8), (0.9, 0.8), (0.1, 0.2)),
+        pipeline.Round((7, 1), 2, None, (1.0, 1.0), (1.0, 1.0), (0.3, 0.4)),
+    ),
+    (pipeline.Round((9,), 0, 7, (0.0,), (0.375,), (0.0,)),),
+]
 
 
-def result(text, tokens, rounds, judged, accepted):
+def result(text, tokens, rounds, judged, accepted, trace=None):
   return pipeline.Result(
-      text, tokens, "eos", rounds, 0, judged, accepted, (), None, None, None
+      text, tokens, "eos", rounds, 0, judged, accepted, (), None, None, trace
   )
 
 
@@ -86,6 +97,11 @@ def measured(**fields) -> report_lib.Measured:
           },
       ),
       timed_rows=2,
+      traced=[
+          result(texts[0], (2, 3, 4, 5, 6, 7, 1), 3, (), (), TRACES[0]),
+          result(texts[1], (7,), 1, (), (), TRACES[1]),
+      ],
+      pieces=PIECES,
       where={
           "command": "python -m specjax.run --config 'a|b'",
           "commit": "c" * 40,
@@ -131,6 +147,28 @@ def test_figures():
   assert product == pytest.approx(report["measured_speedup"]["median"])
   assert details["milliseconds"]["speculative_round"] == pytest.approx(4e3 / 3)
   assert (details["rows"], details["timed_rows"]) == (2, 2)
+  assert details["judged_by_position"] == [3, 2]
+  assert details["tokens_per_second"] == {
+      "plain": [1.0, 6 / 7, 0.75], "speculative": [1.5] * 3
+  }
+
+
+def test_trace():
+  """Ids, pieces and numbers of every round."""
+  _, details = report_lib.make(measured())
+  first, second = details["trace"]
+  assert (first["id"], first["source"]) == ("a", "translate: x")
+  assert (first["tokens"], first["finish"]) == (7, "eos")
+  assert [round_["accepted"] for round_ in first["rounds"]] == [1, 2, 2]
+  assert first["rounds"][0]["judged"][1] == {
+      "id": 5, "piece": "▁<b>Editor", "p": 0.125, "q": 0.75, "coin": 0.875
+  }
+  assert first["rounds"][0]["next"] == {"id": 3, "piece": "▁schnell"}
+  assert first["rounds"][2]["next"] is None
+  # An id beyond the tokenizer.
+  assert second["rounds"][0]["judged"][0]["piece"] == "<9>"
+  _, details = report_lib.make(measured(traced=[]))
+  assert details["trace"] == []
 
 
 def test_quality():
@@ -194,43 +232,6 @@ def test_without_drafts():
   assert report["acceptance_by_position"] == []
   for make in (tables.text, tables.markdown, html_lib.page):
     assert make(report, details)
-
-
-class Page(html.parser.HTMLParser):
-  """Collects tags; notes what a page would fetch or run."""
-
-  def __init__(self):
-    super().__init__()
-    self.open, self.words, self.outside = [], [], []
-
-  def handle_starttag(self, tag, attrs):
-    if tag not in ("meta", "rect"):
-      self.open.append(tag)
-    if tag in ("script", "link", "img", "iframe", "object"):
-      self.outside.append(tag)
-    self.outside += [k for k, _ in attrs if k in ("src", "href")]
-
-  def handle_startendtag(self, tag, attrs):
-    assert tag == "rect"
-    assert float(dict(attrs)["width"]) >= 0
-
-  def handle_endtag(self, tag):
-    assert self.open.pop() == tag
-
-  def handle_data(self, data):
-    self.words.append(data)
-
-
-def test_page_is_whole_and_on_its_own():
-  report, details = report_lib.make(measured())
-  text = html_lib.page(report, details)
-  page = Page()
-  page.feed(text)
-  assert not page.open and not page.outside
-  assert "url(" not in text and "@import" not in text
-  assert "specjax: mine & <yours>" in page.words
-  assert {"draft 1", "draft 2", "alpha", "measured"} <= set(page.words)
-  assert {"x tokens 1.14", "predicted (Thm 3.8)"} <= set(page.words)
 
 
 def test_markdown():

@@ -24,6 +24,7 @@ from specjax.decoding import requests as requests_lib
 from specjax.decoding import side as side_lib
 from specjax.measure import timing
 from specjax.models import t5
+from tests import test_measure_page
 from tests import test_measure_report
 from tests import tiny
 
@@ -52,6 +53,7 @@ def self_draft(family, tmp_path_factory):
       out=out,
       measure__timed_rows=3,
       measure__repeats=3,
+      measure__traced_rows=2,
   )
   printed = io.StringIO()
   with contextlib.redirect_stdout(printed):
@@ -96,9 +98,24 @@ def test_self_draft_files(self_draft):
   assert {path.name for path in out.iterdir()} == {
       "report.json", "details.json", "report.md", "report.html"
   }
-  page = test_measure_report.Page()
-  page.feed((out / "report.html").read_text())
-  assert not page.open and not page.outside
+  page = test_measure_page.read((out / "report.html").read_text())
+  figures = "16 tokens in 2 rounds: 8.00 a round, cut at decode.max_new_tokens"
+  assert page.words.count(figures) == 2
+
+
+def test_self_draft_trace(self_draft):
+  """Untimed, and yet the same tokens; each is in a round, with p and q."""
+  details = read(self_draft[0], "details.json")
+  assert [row["id"] for row in details["trace"]] == ["row0", "row1"]
+  for row, outputs in zip(details["trace"], details["outputs"]):
+    assert row["text"] == outputs["speculative"]
+    assert (row["tokens"], row["finish"]) == (16, "length")
+    assert [len(round_["judged"]) for round_ in row["rounds"]] == [7, 7]
+    for round_ in row["rounds"]:
+      assert round_["accepted"] == 7 and round_["next"]["piece"]
+      for token in round_["judged"]:
+        assert (token["p"], token["q"]) == (1.0, 1.0)
+        assert 0 <= token["coin"] < 1
 
 
 def test_sampled_run_without_drafts(family, tmp_path, capsys):

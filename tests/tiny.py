@@ -122,6 +122,7 @@ def arguments(family: dict[str, str], **options) -> list[str]:
       "measure.repeats": 2,
       "measure.warmup": 1,
       "measure.steps": 2,
+      "measure.traced_rows": 0,
   } | {key.replace("__", "."): value for key, value in options.items()}
   flags = [f"--config.{key}={value}" for key, value in values.items()]
   return ["run", "--config", f"{CONFIGS / 'ende_t5small.py'}:mini", *flags]

@@ -6,8 +6,8 @@ import pathlib
 
 from specjax import errors
 from specjax import writing
-from specjax.measure import html
 from specjax.measure import tables
+from specjax.measure.page import html
 
 
 def folder(path: str) -> pathlib.Path:

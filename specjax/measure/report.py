@@ -12,6 +12,7 @@ from specjax.measure import acceptance
 from specjax.measure import environment
 from specjax.measure import gap as gap_lib
 from specjax.measure import lossless
+from specjax.measure import show
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
 
@@ -32,6 +33,8 @@ class Measured:
     steps: seconds of single steps.
     times: seconds of whole decodings.
     timed_rows: how many rows those are of.
+    traced: results with their rounds, of the first texts.
+    pieces: string of each id of the tokenizer.
     where: command, commit, date and device, from environment.where.
   """
 
@@ -46,6 +49,8 @@ class Measured:
   steps: steps_lib.Steps
   times: timing.Times
   timed_rows: int
+  traced: Sequence[Any]
+  pieces: Sequence[str]
   where: Mapping[str, str | None]
 
 
@@ -148,12 +153,20 @@ def _details(measured: Measured) -> dict[str, Any]:
       "rows": len(ids),
       "timed_rows": measured.timed_rows,
       "alpha_positions": measured.positions,
+      "judged_by_position": [
+          sum(counts)
+          for counts in zip(*(row.judged for row in measured.speculative))
+      ],
       "milliseconds": {
           "draft_step": 1e3 * steps.draft,
           "target_step": 1e3 * steps.target,
           "verify_step": 1e3 * steps.verify,
           "plain_round": per_pass[timing.PLAIN],
           "speculative_round": per_pass[timing.SPECULATIVE],
+      },
+      "tokens_per_second": {
+          side: [times.counts[side].tokens / seconds for seconds in repeats]
+          for side, repeats in times.decode.items()
       },
       "speedups": times.speedups(),
       "end_to_end_speedups": times.speedups(end_to_end=True),
@@ -176,7 +189,36 @@ def _details(measured: Measured) -> dict[str, Any]:
               ids, measured.plain, measured.speculative
           )
       ],
+      "trace": [
+          _trace(example, result, measured.pieces)
+          for example, result in zip(measured.examples, measured.traced)
+      ],
       "versions": environment.versions(),
       "command": measured.where["command"],
       "date": measured.where["date"],
+  }
+
+
+def _trace(example: tasks.Example, result: Any, pieces) -> dict[str, Any]:
+  """One row, round by round."""
+  token = lambda i: {"id": i, "piece": show.piece_of(i, pieces)}
+  return {
+      "id": example.id,
+      "source": example.source,
+      "text": result.text,
+      "finish": result.finish,
+      "tokens": len(result.tokens),
+      "rounds": [
+          {
+              "judged": [
+                  token(i) | {"p": p, "q": q, "coin": coin}
+                  for i, p, q, coin in zip(
+                      round_.drafted, round_.p, round_.q, round_.coin
+                  )
+              ],
+              "accepted": round_.accepted,
+              "next": None if round_.next is None else token(round_.next),
+          }
+          for round_ in result.trace
+      ],
   }

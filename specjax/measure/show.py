@@ -42,14 +42,14 @@ def line(round_: Any, pieces: Sequence[str], colour: bool) -> str:
   if round_.next is not None:
     kinds.append((round_.next, NEXT))
   return "".join(
-      paint(_piece(token, pieces), kind, colour) for token, kind in kinds
+      paint(plain(piece_of(token, pieces).replace("\u2581", " ")), kind, colour)
+      for token, kind in kinds
   )
 
 
-def _piece(token: int, pieces: Sequence[str]) -> str:
-  """The text of one id; models are often wider than their tokenizer."""
-  piece = pieces[token] if token < len(pieces) else f"<{token}>"
-  return plain(piece.replace("\u2581", " "))
+def piece_of(token: int, pieces: Sequence[str]) -> str:
+  """The string of one id; models are often wider than their tokenizer."""
+  return pieces[token] if token < len(pieces) else f"<{token}>"
 
 
 def plain(text: str) -> str:

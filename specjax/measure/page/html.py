@@ -1,0 +1,120 @@
+"""A report as one HTML page that needs nothing else."""
+
+import importlib.resources
+from typing import Any
+
+from specjax.measure import tables
+from specjax.measure.page import bars
+from specjax.measure.page import curve
+from specjax.measure.page import markup
+from specjax.measure.page import trace
+
+_HEADLINES = (
+    "measured speed-up",
+    "predicted speed-up",
+    "alpha",
+    "block efficiency",
+    "rows that differ",
+    "BLEU",
+    "ROUGE-Lsum",
+)
+# Figures that are part of the one above are set in.
+_PART = ' class="part"'
+
+
+def page(report: dict[str, Any], details: dict[str, Any]) -> str:
+  """The whole page."""
+  style = importlib.resources.files(__package__) / "style.css"
+  rows = tables.rows(report, details)
+  name = markup.text(report["config"]["name"])
+  return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>specjax: {name}</title>
+<style>
+{style.read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<header>
+<small>specjax report</small>
+<h1>{name}</h1>
+<p>{markup.text(_what(report, details))}</p>
+</header>
+<main>
+<div class="tiles">
+{_tiles(rows)}
+</div>
+{_section("Round by round", trace.picture(report, details), "wide")}
+{_section("From predicted to measured", bars.gap(report))}
+{_section("How fast?", bars.timing(report, details))}
+{_section("Acceptance by position", bars.positions(report, details))}
+{_section("Speed-up against gamma", curve.picture(report), "tall")}
+{_section("Where a round's time goes", bars.rounds(report, details))}
+{_section("All figures", _figures(rows), "wide")}
+{_section("Settings", _settings(report["config"]), "wide")}
+</main>
+<footer><code>{markup.text(details["command"])}</code><br>
+{markup.text(_where(report, details))}</footer>
+</body>
+</html>
+"""
+
+
+def _what(report, details) -> str:
+  """The run in one sentence."""
+  config = report["config"]
+  drafts = f" with drafts of {report['drafter']}" if report["gamma"] else ""
+  gamma = f", gamma {report['gamma']}" if report["gamma"] else ""
+  return (
+      f"{config['target']['checkpoint']}{drafts}{gamma}, on {details['rows']}"
+      f" texts of {config['data']['task']}: {tables.sampling(report)},"
+      f" {report['dtype']}, batch {report['batch']}, {report['device']}."
+  )
+
+
+def _where(report, details) -> str:
+  versions = ", ".join(f"{k} {v}" for k, v in details["versions"].items())
+  commit = report["commit"] or "unknown"
+  return f"{details['date']}, commit {commit}, {versions}"
+
+
+def _section(title: str, body: str, kind: str = "") -> str:
+  kind = f' class="{kind}"' if kind else ""
+  return f"<section{kind}>\n<h2>{markup.text(title)}</h2>\n{body}\n</section>"
+
+
+def _tiles(rows: tables.Rows) -> str:
+  """The headlines in large type."""
+  found = {name: (figure, note) for name, figure, note in rows}
+  return "\n".join(
+      f"<div><h2>{markup.text(name)}</h2><b>{markup.text(found[name][0])}</b>"
+      f"<small>{markup.text(found[name][1])}</small></div>"
+      for name in _HEADLINES
+      if name in found
+  )
+
+
+def _figures(rows: tables.Rows) -> str:
+  body = "\n".join(
+      f'<tr><th scope="row"{_PART * name.startswith(" ")}>'
+      f"{markup.text(name.strip())}</th><td>{markup.text(figure)}</td>"
+      f"<td>{markup.text(note)}</td></tr>"
+      for name, figure, note in rows
+  )
+  return f'<table class="figures">\n{body}\n</table>'
+
+
+def _settings(config: dict[str, Any]) -> str:
+  """Every option of the run."""
+  parts = []
+  for section, values in config.items():
+    if not isinstance(values, dict):
+      values = {"": values}
+    for key, value in values.items():
+      path = f"{section}.{key}" if key else section
+      parts.append(f"{markup.text(path)} = {markup.text(repr(value))}")
+  body = "\n".join(parts)
+  return f"<pre>{body}</pre>"

@@ -29,6 +29,7 @@ def run(task: str, draft: str, temperature: int, options: list[str]) -> dict:
   arguments = [
       "run",
       f"--config=configs/{task}_t5{draft}.py:{variant}",
+      "--config.measure.traced_rows=0",
       *options,
   ]
   setup = prepare.prepare(command_line.read(arguments))

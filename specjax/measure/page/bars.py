@@ -31,9 +31,9 @@ def gap(report: dict[str, Any]) -> str:
       for label, start, end, kind in bars
   ]
   return markup.table(rows) + markup.note(
-      "Theorem 3.8 times each factor of the gap. Tokens: a round, against"
-      " Eq. 1; verify: v is not 1; overhead: of the loops beside their steps;"
-      " idle rows: rows of a batch end at different times. Dashed: plain"
+      "Theorem 3.8 times each factor of the gap. Tokens: a timed round,"
+      " against Eq. 1; verify: v is not 1; overhead: of the loops beside their"
+      " steps; idle rows: rows of a batch end at different times. Dashed: plain"
       " decoding."
   )
 

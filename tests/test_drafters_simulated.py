@@ -39,6 +39,7 @@ def decode(drafter, params, requests, *, copies=1, budget=40, trace=False):
   """The finished state of `copies` rows of each request."""
   loop = loop_lib.Loop(TARGET, drafter, RULE, trace=trace)
   batch = mocks.copies(requests, copies, vocabulary=V, seed=0)
+  batch = mocks.widen_eos(batch, 2)
   return mocks.decode(loop, TABLE, params, batch, budget)
 
 
@@ -230,12 +231,12 @@ def test_a_row_that_leaves_its_text_drafts_no_more():
   [text] = plain_texts([request]).values()
   wrong = (text[4] + 1) % V
   params = simulated.replay({0: text[:4] + (wrong,) + text[5:]}, 1.0)
-  state = decode(simulated.SimulatedDrafter(2), params, [request], budget=12)
+  state = decode(simulated.SimulatedDrafter(7), params, [request])
   assert (0, *mocks.texts(state)[0]) == text
-  # Three right ones, the wrong one, then nothing.
-  assert state.tallies.rounds_B.tolist() == [1 + 1 + (12 - 4)]
-  assert state.tallies.judged_BG.tolist() == [[2, 1]]
-  assert state.tallies.accepted_BG.tolist() == [[1, 1]]
+  # Three right ones and the wrong one, then nothing.
+  assert state.tallies.rounds_B.tolist() == [1 + (12 - 4)]
+  assert state.tallies.judged_BG.tolist() == [[1, 1, 1, 1, 0, 0, 0]]
+  assert state.tallies.accepted_BG.tolist() == [[1, 1, 1, 0, 0, 0, 0]]
 
 
 def test_shorter_buffers_than_texts():

@@ -165,6 +165,28 @@ def test_simulated_run(family, tmp_path):
     assert outputs["plain"] == outputs["speculative"]
 
 
+def test_simulated_drafts_replay_what_comes_out(family):
+  """Plain output that another rounding would give is put right first."""
+  setup = setup_of(
+      family,
+      draft__kind="simulated",
+      draft__alpha=1.0,
+      draft__gamma=7,
+      decode__min_new_tokens=16,
+  )
+  tokens = list(setup.output[1].tokens)
+  tokens[4] += 1
+  other = dataclasses.replace(setup.output[1], tokens=tuple(tokens))
+  output = [setup.output[0], other, *setup.output[2:]]
+  drafts = prepare.DRAFTS["simulated"](
+      dataclasses.replace(setup, output=output)
+  )
+  for got, want in zip(
+      jax.tree.leaves(drafts.params), jax.tree.leaves(setup.drafts.params)
+  ):
+    assert (got == want).all()
+
+
 @pytest.fixture(scope="module")
 def table(family, tmp_path_factory):
   """Path of a table that was counted with the family's vocabulary."""

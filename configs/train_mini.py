@@ -34,12 +34,14 @@ _SHAPES = {
 
 def get_config(only: str = ""):
   """`only` names one model, such as small or small_distilled; else all."""
-  models = {"target": _SHAPES["target"] | dict(steps=8000, distilled=False)}
+  # `start`: a model of this run, or a checkpoint, whose weights it begins with.
+  models = {
+      "target": _SHAPES["target"] | dict(steps=8000, distilled=False, start="")
+  }
   for name in ("small", "base", "large"):
-    for suffix, distilled in (("", False), ("_distilled", True)):
-      models[name + suffix] = _SHAPES[name] | dict(
-          steps=3000, distilled=distilled
-      )
+    common = _SHAPES[name] | dict(steps=3000)
+    models[name] = common | dict(distilled=False, start="")
+    models[f"{name}_distilled"] = common | dict(distilled=True, start=name)
   if only and only not in models:
     raise ValueError(
         f"config: no model '{only}' in the mini family; use one of "
@@ -61,7 +63,7 @@ def get_config(only: str = ""):
   config.teacher_temperatures = (0.0, 1.0)
   config.teacher_rows = 0  # sources it reads, drawn at random; 0 takes all
   config.divergence = "forward_kl"
-  config.divergence_weight = 0.9
+  config.divergence_weight = 0.9  # 0: only the teacher's texts teach
   config.warmup = 100
   config.matrix_rate = 5e-3
   config.embedding_rate = 3e-2

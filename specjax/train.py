@@ -70,8 +70,10 @@ def train(config) -> None:
     )
   pictures.check()
   check_options(config)
-  for name in config.models:
+  for name, entry in config.models.items():
     train_config(config, name)
+    if entry.start and entry.start not in config.models:
+      find_start(config, name)
   compiled = pathlib.Path(config.out).absolute() / "compiled"
   # A step compiles once a bucket: some minutes that a resume need not spend.
   jax.config.update("jax_compilation_cache_dir", str(compiled))
@@ -212,26 +214,33 @@ def check_shape(name: str, entry) -> None:
     errors.UserError: a field is no number, or below 1.
   """
   for field, value in entry.items():
-    good = checks.is_whole(value, 1) or field == "distilled"
+    good = checks.is_whole(value, 1) or field in ("distilled", "start")
     errors.require(good, f"models.{name}.{field}", "give 1 or more", value)
 
 
 def train_one(config, name: str, material: Material) -> None:
   """Trains a model and writes it, its curves and its quality."""
   teacher, pairs = None, material.train
+  begin, begun = first_weights(config, name)
   if config.models[name].distilled:
     teacher = checkpoints.load(
         config.teacher or str(pathlib.Path(config.out) / "target" / "hf"),
         hint="train the target first: --config configs/train_mini.py:target",
     )
     pairs = teacher_pairs(config, teacher, material)
+    if not config.divergence_weight:
+      teacher = None  # It has said all it has to say.
   run = dataclasses.replace(
       train_config(config, name, teacher and teacher.module.config),
       # What it reads is part of the recipe: the teacher's outputs, too.
-      data=texts.digest(*pairs, *material.held_out.values()),
+      data=texts.digest(*pairs, *material.held_out.values(), *begun),
   )
   params = loop.run(
-      run, pairs, material.held_out, teacher.params if teacher else ()
+      run,
+      pairs,
+      material.held_out,
+      teacher.params if teacher else (),
+      begin,
   )
   hf.save_t5(
       run.folder / "hf",
@@ -246,6 +255,42 @@ def train_one(config, name: str, material: Material) -> None:
   )
   quality.save(run.folder / "quality.json", scores)
   print(f"{name}: {quality.line(scores)}")
+
+
+def find_start(config, name: str) -> str:
+  """The checkpoint whose weights a model begins with, as `load` takes it.
+
+  Raises:
+    errors.UserError: there is none.
+  """
+  start = config.models[name].start
+  own = pathlib.Path(config.out) / start / "hf"
+  if own.is_dir():
+    return str(own)
+  field = f"models.{name}.start"
+  resolve.find(start, hint=f"train {start} first, or give {field} another")
+  return start
+
+
+def first_weights(config, name: str):
+  """Variables that a model begins with, and a list of their digest.
+
+  None and an empty list where it begins at random.
+
+  Raises:
+    errors.UserError: they can't be had, or are of another shape.
+  """
+  if not config.models[name].start:
+    return None, []
+  found = checkpoints.load(find_start(config, name))
+  errors.require(
+      found.module.config == train_config(config, name).objective.model,
+      f"models.{name}.start",
+      "give a model of the same shape",
+      config.models[name].start,
+  )
+  files = resolve.resolve(found.name, hint="").glob("*.safetensors")
+  return found.params, [texts.digest_of_files(files)]
 
 
 def teacher_pairs(config, teacher: checkpoints.Checkpoint, material: Material):

@@ -26,6 +26,7 @@ _SMALL = "--config=configs/train_mini.py:small"
         ([_SMALL, "--config.teacher_temperatures=(-1.0,)"], "temperature"),
         ([_SMALL, "--config.teacher_rows=-1"], "teacher_rows"),
         ([_SMALL, "--config.teacher=/nowhere/none"], "/nowhere/none"),
+        ([_SMALL, "--config.models.small.start=/nowhere/none"], "models.small.start"),
         (["--config=configs/train_mini.py:huge"], "no model 'huge'"),
         (["--config=configs/train_mini.py", "--config.stepz=3"], "stepz"),
         (["--config=configs/train_mini.py", "--config.warmup=a"], "warmup=a"),
@@ -65,6 +66,7 @@ def get_config():
   for name, entry in config.models.items():
     entry.update(d_model=16, d_kv=8, num_heads=2, d_ff=16)
     entry.update(encoder=1, decoder=1, steps=2)
+  config.models.small_distilled.start = "target"
   config.update(warmup=1, micro_batches=1, cost=400, held_out_rows=4)
   config.update(source_lengths=(32,), target_lengths=(16,), quality_rows=2)
   config.update(teacher_temperatures=(0.0,), teacher_rows=30)
@@ -103,6 +105,8 @@ def test_a_target_and_its_distilled_draft(tmp_path, capsys):
   assert len(list(filter(None, lines))) == 30
   last = log_lib.read(folder / "log.jsonl")[-1]
   assert 0 < last["held_out_ende_overlap"] <= 1
+  # It began with the target's weights: random ones have log(8128) = 9.0.
+  assert log_lib.read(folder / "log.jsonl")[0]["cross_entropy"] < 7
   # Other outputs of the teacher are other data, and so are references.
   for other in ("(1.0,)", "()"):
     option = f"--config.teacher_temperatures={other}"

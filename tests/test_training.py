@@ -304,7 +304,7 @@ def test_a_teacher_is_its_own_best_student(tmp_path):
     "options, word",
     [
         (dict(divergence="kl"), "divergence"),
-        (dict(weight=0.0), "weight"),
+        (dict(weight=-0.5), "weight"),
         (dict(weight=1.5), "weight"),
         (dict(teacher=dataclasses.replace(_MODEL, vocab_size=21)), "teacher"),
     ],
@@ -312,6 +312,22 @@ def test_a_teacher_is_its_own_best_student(tmp_path):
 def test_bad_objectives_are_refused(options, word):
   with pytest.raises(ValueError, match=word):
     objective.Objective(_MODEL, **options)
+
+
+def test_a_run_may_begin_with_weights(tmp_path):
+  """Of any type, as a checkpoint's may be."""
+  config = _config(tmp_path, 1)
+  config = dataclasses.replace(
+      config, optimizer=dataclasses.replace(config.optimizer, warmup=1)
+  )
+  mine = jax.tree.map(
+      lambda x: (x + 1).astype(jnp.bfloat16), loop.initial(config)[0]
+  )
+  trained = loop.run(config, _rows(20), {}, begin=mine)
+  moved = jax.tree.map(
+      lambda new, old: float(jnp.abs(new - old).max()), trained, mine
+  )
+  assert max(jax.tree.leaves(moved)) < 0.5
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path, monkeypatch):

@@ -44,7 +44,8 @@ class TrainConfig:
     out: folder for logs and checkpoints.
     evaluate_every: steps between held-out figures.
     checkpoint_every: steps between checkpoints.
-    data: stands for what is read; a resume asks that it be the same.
+    data: stands for what is read, and for the weights it began with; a resume
+      asks that it be the same.
 
   Raises:
     errors.UserError: a value is out of its range; the message names it.
@@ -161,7 +162,9 @@ def held_out(config: TrainConfig, params, teacher_params, batches) -> dict:
   return jax.tree.map(float, _means(total))
 
 
-def run(config: TrainConfig, train, held: dict, teacher_params=()) -> dict:
+def run(
+    config: TrainConfig, train, held: dict, teacher_params=(), begin=None
+) -> dict:
   """Trains one model to its last step, from its newest checkpoint on.
 
   The log (`log.jsonl`) has one line a step: means of the step, tokens per
@@ -173,6 +176,7 @@ def run(config: TrainConfig, train, held: dict, teacher_params=()) -> dict:
     train: (sources, targets), lists of id lists.
     held: name -> (sources, targets), measured apart.
     teacher_params: variables of the objective's teacher.
+    begin: variables at step 0; None draws them at random.
 
   Returns:
     The trained variables.
@@ -185,7 +189,7 @@ def run(config: TrainConfig, train, held: dict, teacher_params=()) -> dict:
   try:
     # Released by the system, too, where the process is killed.
     with filelock.FileLock(config.folder / "lock", timeout=0):
-      return _run(config, train, held, teacher_params)
+      return _run(config, train, held, teacher_params, begin)
   except filelock.Timeout:
     raise errors.UserError(
         f"{config.folder}: another process trains there; stop it, or give"
@@ -193,7 +197,7 @@ def run(config: TrainConfig, train, held: dict, teacher_params=()) -> dict:
     ) from None
 
 
-def _run(config: TrainConfig, train, held: dict, teacher_params) -> dict:
+def _run(config: TrainConfig, train, held, teacher_params, begin) -> dict:
   data, _ = batches_lib.batches(*train, config.batch, config.seed)
   held = {name: _one_epoch(rows, config.batch) for name, rows in held.items()}
   options = ocp.CheckpointManagerOptions(
@@ -203,7 +207,7 @@ def _run(config: TrainConfig, train, held: dict, teacher_params) -> dict:
       config.folder / "checkpoints", options=options
   ) as saved:
     _check_recipe(config, saved.latest_step())
-    params, state, start = _restore(config, saved)
+    params, state, start = _restore(config, saved, begin)
     last = config.optimizer.steps
     log = log_lib.Log(config.folder / "log.jsonl", start)
     bar = tqdm.tqdm(
@@ -272,9 +276,13 @@ def _check_recipe(config: TrainConfig, newest: int | None) -> None:
   writing.write(path, json.dumps(recipe, indent=2) + "\n")
 
 
-def _restore(config: TrainConfig, saved: ocp.CheckpointManager):
+def _restore(config: TrainConfig, saved: ocp.CheckpointManager, begin):
   """Parameters, state and step of the newest checkpoint, or of the start."""
   params, state = initial(config)
+  if begin is not None:
+    params = jax.tree.map(
+        lambda like, value: jnp.asarray(value, like.dtype), params, begin
+    )
   start = saved.latest_step() or 0
   if start:
     like = jax.tree.map(ocp.utils.to_shape_dtype_struct, (params, state))

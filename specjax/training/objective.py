@@ -33,7 +33,8 @@ class Objective:
     teacher: shape of the teacher, of the student's vocabulary; None is
       cross-entropy alone.
     divergence: one of DIVERGENCES; read where there is a teacher.
-    weight: of the divergence, in (0, 1].
+    weight: of the divergence, in [0, 1]; at 0 only texts teach, and a teacher's
+      law is not asked for.
 
   Raises:
     errors.UserError: a value is out of its range; the message names it.
@@ -52,9 +53,9 @@ class Objective:
         self.divergence,
     )
     errors.require(
-        checks.is_number(self.weight) and 0 < self.weight <= 1,
+        checks.is_number(self.weight) and 0 <= self.weight <= 1,
         "weight",
-        "give a number in (0, 1]",
+        "give a number in [0, 1]",
         self.weight,
     )
     width = self.model.vocab_size

@@ -48,13 +48,16 @@ class TableModel:
   def decode(self, params, query, cache, memory, taps=()):
     """As models.t5.T5.decode; there is no memory."""
     assert memory is None
-    put = lambda old, new_BT: cache_lib.write(
-        old, new_BT[:, None, :, None], query.slot_BT
-    )
     tokens_BT = jnp.clip(query.tokens_BT, 0, self.vocabulary - 1)
-    key = put(cache.key[0], query.position_BT + 1)
-    value = put(cache.value[0], tokens_BT + 1)
-    key_B1S, value_B1S = key[:, None, 0, :, 0], value[:, None, 0, :, 0]
+    wide = lambda new_BT: new_BT[:, None, :, None]
+    key, value = cache_lib.write(
+        cache.key[0],
+        cache.value[0],
+        wide(query.position_BT + 1),
+        wide(tokens_BT + 1),
+        query.slot_BT,
+    )
+    key_B1S, value_B1S = key[:, None, 0, 0], value[:, None, 0, :, 0]
     back_BTS = query.position_BT[:, :, None] + 1 - key_B1S
     code_BT = 0
     digits = []

@@ -17,7 +17,7 @@ class Cache:
   """Keys and values of every layer.
 
   Attributes:
-    key: one key_BHSK a layer.
+    key: one key_BHKS a layer: what a product over K wants, on a CPU above all.
     value: one value_BHSK a layer.
   """
 
@@ -27,7 +27,7 @@ class Cache:
   @property
   def slots(self) -> int:
     """S."""
-    return self.key[0].shape[2]
+    return self.value[0].shape[2]
 
 
 @struct.dataclass
@@ -52,24 +52,35 @@ class Query:
 def empty_cache(
     batch: int, slots: int, layers: int, heads: int, head_width: int, dtype
 ) -> Cache:
-  """A cache of zeros: `layers` pairs of [batch, heads, slots, head_width]."""
-  zeros = lambda: tuple(
-      jnp.zeros((batch, heads, slots, head_width), dtype)
-      for _ in range(layers)
+  """A cache of zeros, `layers` pairs of arrays."""
+  zeros = lambda *shape: tuple(
+      jnp.zeros((batch, heads, *shape), dtype) for _ in range(layers)
   )
-  return Cache(key=zeros(), value=zeros())
+  return Cache(zeros(head_width, slots), zeros(slots, head_width))
 
 
-def write(cache_BHSK, new_BHTK, slot_BT):
-  """Puts each token's entry in its slot; slots at or past S are dropped."""
+def write(key_BHKS, value_BHSK, new_key_BHTK, new_value_BHTK, slot_BT):
+  """Puts each token's key and value in its slot, at or past S in none.
 
-  def write_head(cache_SK, new_TK, slot_T):
+  Returns:
+    key_BHKS and value_BHSK.
+  """
+
+  def write_key(cache_KS, new_TK, slot_T):
+    new_KT = new_TK.astype(cache_KS.dtype).T
+    return cache_KS.at[:, slot_T].set(new_KT, mode="drop")
+
+  def write_value(cache_SK, new_TK, slot_T):
     return cache_SK.at[slot_T].set(new_TK.astype(cache_SK.dtype), mode="drop")
 
   # An index for each head too: XLA turns a scatter with one index in all into
   # slices that cost copies of the whole cache.
-  slot_BHT = jnp.broadcast_to(slot_BT[:, None], new_BHTK.shape[:-1])
-  return jax.vmap(jax.vmap(write_head))(cache_BHSK, new_BHTK, slot_BHT)
+  slot_BHT = jnp.broadcast_to(slot_BT[:, None], new_key_BHTK.shape[:-1])
+  by_head = lambda put: jax.vmap(jax.vmap(put))
+  return (
+      by_head(write_key)(key_BHKS, new_key_BHTK, slot_BHT),
+      by_head(write_value)(value_BHSK, new_value_BHTK, slot_BHT),
+  )
 
 
 def chain_query(tokens_BT, start_B, slots: int, active_BT) -> Query:

@@ -75,19 +75,20 @@ def split_heads(x_BTE, heads: int):
   return jnp.swapaxes(x_BTHK, 1, 2)
 
 
-def attend(query_BHTK, key_BHSK, value_BHSK, bias_BHTS, mask_BTS):
+def attend(query_BHTK, key_BHKS, value_BHSK, bias_BHTS, mask_BTS):
   """softmax(q k + bias) v over the visible slots; scores in float32.
 
   No scaling by sqrt(K): a family that scales does it to the query. Heads come
-  before slots, so that no product has to move a cache about first.
+  before slots and keys are [K, S], so that no product has to move a cache
+  about first.
 
   Returns:
     [B, T, H * K].
   """
   scores_BHTS = jnp.einsum(
-      "BHTK,BHSK->BHTS",
+      "BHTK,BHKS->BHTS",
       query_BHTK,
-      key_BHSK,
+      key_BHKS,
       preferred_element_type=jnp.float32,
       precision=products.precision(query_BHTK.dtype),
   )

@@ -57,7 +57,7 @@ class Memory:
   Attributes:
     hidden_BLD: the encoder's output.
     mask_BL: True at real source tokens.
-    key: one cross-attention key_BHLK a decoder layer.
+    key: one cross-attention key_BHKL a decoder layer.
     value: one cross-attention value_BHLK a decoder layer.
   """
 
@@ -167,12 +167,13 @@ class Attention(nn.Module):
     return self._heads(self.q(x_BTD))
 
   def keys_values(self, x_BLD):
-    """Cross-attention: key_BHLK, value_BHLK."""
-    return self._parts(self.kv(x_BLD))
+    """Cross-attention: key_BHKL, value_BHLK."""
+    key_BHLK, value_BHLK = self._parts(self.kv(x_BLD))
+    return jnp.swapaxes(key_BHLK, 2, 3), value_BHLK
 
-  def __call__(self, query_BHTK, key_BHSK, value_BHSK, bias_BHTS, mask_BTS):
+  def __call__(self, query_BHTK, key_BHKS, value_BHSK, bias_BHTS, mask_BTS):
     return self.o(
-        layers.attend(query_BHTK, key_BHSK, value_BHSK, bias_BHTS, mask_BTS)
+        layers.attend(query_BHTK, key_BHKS, value_BHSK, bias_BHTS, mask_BTS)
     )
 
 
@@ -210,8 +211,13 @@ class EncoderLayer(nn.Module):
     self.feed_forward = FeedForward(self.config, self.types)
 
   def __call__(self, x_BLD, bias_BHLL, mask_BLL):
-    own = self.attention.queries_keys_values(self.attention_norm(x_BLD))
-    x_BLD += self.attention(*own, bias_BHLL, mask_BLL)
+    query_BHLK, key_BHLK, value_BHLK = self.attention.queries_keys_values(
+        self.attention_norm(x_BLD)
+    )
+    key_BHKL = jnp.swapaxes(key_BHLK, 2, 3)
+    x_BLD += self.attention(
+        query_BHLK, key_BHKL, value_BHLK, bias_BHLL, mask_BLL
+    )
     return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
 
 
@@ -343,9 +349,12 @@ class T5(nn.Module):
     keys, values = [], []
     for i, layer in enumerate(self.decoder_layers):
       query_BHTK, key, value = layer.queries_keys_values(x_BTD)
-      if cache is not None:
-        key = cache_lib.write(cache.key[i], key, query.slot_BT)
-        value = cache_lib.write(cache.value[i], value, query.slot_BT)
+      if cache is None:
+        key = jnp.swapaxes(key, 2, 3)
+      else:
+        key, value = cache_lib.write(
+            cache.key[i], cache.value[i], key, value, query.slot_BT
+        )
       x_BTD = layer(
           x_BTD,
           (query_BHTK, key, value),

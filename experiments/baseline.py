@@ -101,7 +101,10 @@ def step_times(name: str, dtype: str) -> dict:
       )
       for width in (1, WIDTH)
   }
-  seconds = steps_lib.interleave(runs, steps=100, repeats=9)
+  seconds = {
+      width: statistics.median(times)
+      for width, times in steps_lib.interleave(runs, 100, 9).items()
+  }
   size = read_bytes(model.params)
   return {
       "model": name,

@@ -77,7 +77,8 @@ def _measure(
       warmup=measure.warmup,
       tick=progress.tick,
   )
-  progress.phase("steps", 3 * (measure.repeats + 1))
+  programs = 4 if setup.drafts.drafter.depth else 2
+  progress.phase("steps", programs * (measure.repeats + 1))
   steps = steps_lib.measure(
       setup.plain,
       setup.speculative,

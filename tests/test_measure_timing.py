@@ -1,5 +1,6 @@
 """Timing: compile time apart, nothing compiled inside, sides in turn."""
 
+import dataclasses
 import types
 
 import jax
@@ -183,8 +184,23 @@ def test_steps_are_steady():
 
   runs = {"draft": run("draft", 0.001), "target": run("target", 0.01)}
   seconds = steps_lib.interleave(runs, 20, 3, clock=clock)
-  assert seconds == pytest.approx({"draft": 0.001, "target": 0.01})
+  assert seconds["draft"] == pytest.approx([0.001] * 3)
+  assert seconds["target"] == pytest.approx([0.01] * 3)
   assert order == ["draft", "target"] * 4
+
+
+def test_steps_are_told_from_what_they_add():
+  """The second repeat ran on a machine twice as slow."""
+  seconds = {
+      "target": [1.0, 2.0, 1.0],
+      "verify": [1.5, 3.0, 1.5],
+      "drafted": [2.1, 4.2, 2.1],
+      "round": [2.2, 4.4, 2.2],
+  }
+  steps = steps_lib.Steps.of(seconds, 3)
+  assert dataclasses.astuple(steps) == pytest.approx((0.2, 1.0, 1.5, 0.1))
+  plain = steps_lib.Steps.of({"target": [1.0], "round": [1.25]}, 0)
+  assert dataclasses.astuple(plain) == pytest.approx((0.0, 1.0, 1.0, 0.25))
 
 
 def test_costs():

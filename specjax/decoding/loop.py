@@ -125,22 +125,9 @@ class Loop:
 
   def round(self, target_params, drafter_params, state: state_lib.State):
     """One round of every row that has not ended."""
-    context = state.context()
-    key_B = jax.vmap(jax.random.fold_in)(
-        state.key_B, state.tallies.rounds_B
-    )
-    proposal, drafter_state = self.drafter.propose(
-        drafter_params,
-        state.drafter,
-        context,
-        key_B,
-        state.sampling.suppressed_V.shape[0],
-    )
-    # A round emits one token more than it accepts.
-    proposal = proposal.replace(
-        count_B=jnp.minimum(proposal.count_B, context.remaining_B - 1)
-    )
-    law, logits_BTV, cache, features = self._score(
+    context, key_B = state.context(), round_keys(state)
+    proposal, drafter_state = self.propose(drafter_params, state)
+    law, logits_BTV, cache, features = self.score(
         target_params, state, proposal
     )
     verdict = self.rule(law, proposal, key_B)
@@ -165,7 +152,21 @@ class Loop:
         trace=_note_round(state, proposal, verdict, count_B),
     )
 
-  def _score(self, params, state, proposal):
+  def propose(self, drafter_params, state: state_lib.State):
+    """The drafter's proposal of a round, and its new state."""
+    context = state.context()
+    proposal, drafter_state = self.drafter.propose(
+        drafter_params,
+        state.drafter,
+        context,
+        round_keys(state),
+        state.sampling.suppressed_V.shape[0],
+    )
+    # A round emits one token more than it accepts.
+    count_B = jnp.minimum(proposal.count_B, context.remaining_B - 1)
+    return proposal.replace(count_B=count_B), drafter_state
+
+  def score(self, params, state: state_lib.State, proposal):
     """The target reads `last` and the drafts in one pass.
 
     Returns:
@@ -194,6 +195,11 @@ class Loop:
     new_BT = (state.length_B - state.prompt_B)[:, None] + index_T
     law = sampling_lib.make_law(logits_BTV, state.sampling, new_BT)
     return law, logits_BTV, cache, features
+
+
+def round_keys(state: state_lib.State):
+  """key_B of the rows' present round."""
+  return jax.vmap(jax.random.fold_in)(state.key_B, state.tallies.rounds_B)
 
 
 def _check_budgets(batch: requests_lib.Batch, budget: int) -> None:

@@ -1,8 +1,12 @@
-"""Time of a single step: the draft's, the target's, and the verify step.
+"""Time of a single step: the target's, the verify step, the draft's.
 
 Each is timed as many dependent steps in one `lax.fori_loop` under one jit, so
 that what the host needs to start a program is not counted. A step is what a
 round can't do without: the model's pass, the law, the draw.
+
+A draft step is what it adds to a verify step: timed on its own, a small
+draft's weights would stay in a cache that the target's drive them out of in
+every round. What the rest of a round adds to both is timed in the same way.
 """
 
 import dataclasses
@@ -25,14 +29,44 @@ class Steps:
   """Seconds of one step.
 
   Attributes:
-    draft: of one drafted token: a proposal, over its depth.
+    draft: of one drafted token: what a proposal adds to a verify step, over
+      its depth.
     target: of the target on one token.
     verify: of the target on gamma + 1 tokens.
+    rest: of what a round does beside: judging, emitting, counting.
   """
 
   draft: float
   target: float
   verify: float
+  rest: float = 0.0
+
+  @classmethod
+  def of(cls, seconds: dict[str, list[float]], depth: int) -> "Steps":
+    """From what `measure` times.
+
+    Args:
+      seconds: of one step of "target" and "round", and where there are drafts
+        of "verify" and "drafted" (a proposal and its verify step), repeat by
+        repeat.
+      depth: gamma, or 0.
+    """
+    median = lambda name: statistics.median(seconds[name])
+
+    def added(more, less):
+      """Repeat by repeat: what slows the machine for a while slows both."""
+      pairs = zip(seconds[more], seconds[less])
+      return max(0.0, statistics.median(a - b for a, b in pairs))
+
+    if not depth:
+      one = median("target")
+      return cls(0.0, one, one, added("round", "target"))
+    return cls(
+        draft=added("drafted", "verify") / depth,
+        target=median("target"),
+        verify=median("verify"),
+        rest=added("round", "drafted"),
+    )
 
   @property
   def c(self) -> float:
@@ -67,6 +101,7 @@ def measure(
     clock: seconds.
   """
   drafter = speculative.loop.drafter
+  depth = drafter.depth
 
   def target(side, width):
     state = middle(side, batch)
@@ -74,21 +109,23 @@ def measure(
         side.loop.target, side.target_params, state, width, count
     )
 
-  runs = {"target": target(plain, 1)}
-  if drafter.depth:
+  def rounds(whole):
     state = middle(speculative, batch)
-    runs["verify"] = target(speculative, drafter.depth + 1)
-    runs["draft"] = lambda count: draft_steps(
-        drafter, speculative.drafter_params, state, count
+    return lambda count: round_steps(
+        speculative.loop,
+        speculative.target_params,
+        speculative.drafter_params,
+        state,
+        whole,
+        count,
     )
-  seconds = interleave(runs, steps, repeats, tick, clock)
-  if not drafter.depth:
-    return Steps(0.0, seconds["target"], seconds["target"])
-  return Steps(
-      draft=seconds["draft"] / drafter.depth,
-      target=seconds["target"],
-      verify=seconds["verify"],
-  )
+
+  runs = {"target": target(plain, 1)}
+  if depth:
+    runs["verify"] = target(speculative, depth + 1)
+    runs["drafted"] = rounds(False)
+  runs["round"] = rounds(True)
+  return Steps.of(interleave(runs, steps, repeats, tick, clock), depth)
 
 
 def interleave(
@@ -97,8 +134,8 @@ def interleave(
     repeats: int,
     tick: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-  """Median seconds of one step of each run, by turns; first calls are free."""
+) -> dict[str, list[float]]:
+  """Seconds of one step of each run, by turns; first calls are free."""
   count = jnp.int32(steps)
   for run in runs.values():
     jax.block_until_ready(run(count))
@@ -111,7 +148,7 @@ def interleave(
         jax.block_until_ready(run(count))
         seconds[name].append((clock() - began) / steps)
         tick()
-  return {name: statistics.median(times) for name, times in seconds.items()}
+  return seconds
 
 
 def middle(side: side_lib.Side, batch):
@@ -145,30 +182,41 @@ def target_steps(module, params, state, width: int, count):
   return jax.lax.fori_loop(0, count, step, (state.cache, token_B))[1]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def draft_steps(drafter, params, state, count):
-  """`count` proposals, each from the last one's; returns their tokens."""
-  width = state.sampling.suppressed_V.shape[0]
-  context = state.context()
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def round_steps(loop, target_params, drafter_params, state, whole: bool, count):
+  """`count` proposals with their verify steps, or whole rounds.
+
+  Returns the tokens.
+  """
   row_B = jnp.arange(state.length_B.shape[0])
 
-  def step(i, carry):
-    drafter_state, tokens_BS, _ = carry
-    proposal, drafter_state = drafter.propose(
-        params,
-        drafter_state,
-        context.replace(tokens_BS=tokens_BS, length_B=_length(state, i)),
-        _keys(state, i),
-        width,
+  def at(i, carry):
+    cache, drafter, tokens_BS = carry
+    return state.replace(
+        cache=cache,
+        drafter=drafter,
+        tokens_BS=tokens_BS,
+        length_B=_length(state, i),
+        tallies=state.tallies.replace(
+            rounds_B=jnp.full_like(state.tallies.rounds_B, i)
+        ),
     )
-    drafted_BN = proposal.tokens_BN
-    # The newest token becomes a drafted one: the next step waits for it.
-    newest_B = _length(state, i + 1) - 1
-    tokens_BS = tokens_BS.at[row_B, newest_B].set(drafted_BN[:, -1])
-    return drafter_state, tokens_BS, drafted_BN
 
-  empty_BN = jnp.zeros((row_B.shape[0], drafter.nodes), jnp.int32)
-  start = (state.drafter, state.tokens_BS, empty_BN)
+  def drafted(i, carry):
+    now = at(i, carry)
+    proposal, drafter = loop.propose(drafter_params, now)
+    law, _, cache, _ = loop.score(target_params, now, proposal)
+    token_B = law.row(proposal.count_B).draw(_keys(state, i))
+    # The newest token becomes a drawn one: the next step waits for it.
+    tokens_BS = now.tokens_BS.at[row_B, now.length_B - 1].set(token_B)
+    return cache, drafter, tokens_BS
+
+  def round_(i, carry):
+    after = loop.round(target_params, drafter_params, at(i, carry))
+    return after.cache, after.drafter, after.tokens_BS
+
+  start = (state.cache, state.drafter, state.tokens_BS)
+  step = round_ if whole else drafted
   return jax.lax.fori_loop(0, count, step, start)[2]
 
 

@@ -411,21 +411,19 @@ def test_package_that_did_not_come(archive, monkeypatch):
   assert f"no {corpus.HELP_PACKAGES[0]} came to" in line
 
 
-def test_the_command(archive, monkeypatch, capsys):
+def test_the_command(archive, capsys):
   """It prints the README, and goes without one."""
   argv = ["corpus", "--out", str(archive)]
-  monkeypatch.setattr("sys.argv", argv)
-  corpus.main()
+  assert corpus.main(argv) == 0
   assert capsys.readouterr().out.startswith("# Texts for")
   (archive / "README.md").unlink()
-  corpus.main()
+  assert corpus.main(argv) == 0
   assert capsys.readouterr().out == f"{archive}\n"
-  monkeypatch.setattr("sys.argv", [*argv[:-1], str(archive / "README.txt")])
   (archive / "README.txt").touch()
-  with pytest.raises(SystemExit) as caught:
-    corpus.main()
-  assert caught.value.code == 1
-  assert capsys.readouterr().err.startswith("corpus: ")
+  assert corpus.main([*argv[:-1], str(archive / "README.txt")]) == 1
+  line = capsys.readouterr().err
+  assert line.startswith("specjax.data.corpus: corpus: ")
+  assert line.count("\n") == 1
 
 
 def test_shipped_rows_are_the_test_split(tmp_path):

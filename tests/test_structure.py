@@ -25,7 +25,7 @@ ROOMS = (
     "sampling",
     "cuts",
     "settings",
-    "hub pictures",
+    "hub options pictures",
     "writing",
     "errors",
     "checks",

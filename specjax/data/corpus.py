@@ -18,7 +18,6 @@ put aside: gcc-11 and gcc-12 are one group) and pages stay together, in both
 tasks. Needs Debian's apt and dpkg-deb; the same indices give the same bytes.
 """
 
-import argparse
 import collections
 import contextlib
 import hashlib
@@ -28,8 +27,10 @@ import pathlib
 import re
 import shutil
 import subprocess
-from typing import Iterable, Iterator
+import sys
+from typing import Iterable, Iterator, Sequence
 
+from specjax import options
 from specjax import writing
 from specjax.data import sources
 from specjax.data import tasks
@@ -291,6 +292,24 @@ def split_file(folder: pathlib.Path, task: str, split: str) -> pathlib.Path:
   return pathlib.Path(folder) / f"{task}.{split}.jsonl"
 
 
+def split_files(
+    folder: pathlib.Path, chosen: Iterable[str], split: str
+) -> list[pathlib.Path]:
+  """Returns the files of one split of some tasks.
+
+  Raises:
+    UserError: one is missing.
+  """
+  paths = [split_file(folder, task, split) for task in chosen]
+  for path in paths:
+    if not path.is_file():
+      raise UserError(
+          f"corpus: {path} is missing; python -m specjax.data.corpus --out"
+          f" {folder} makes it"
+      )
+  return paths
+
+
 def read_split(
     folder: pathlib.Path, task: str, split: str
 ) -> list[tuple[str, str]]:
@@ -322,7 +341,7 @@ def build(folder: pathlib.Path) -> None:
     UserError: apt is missing, the archive can't be reached or gave what is no
       archive, or nothing can be written to the folder.
   """
-  with _plain_errors():
+  with plain_errors():
     folder = pathlib.Path(os.path.realpath(folder))
     files = [split_file(folder, t, s) for t in TASKS for s in SPLITS]
     if not all(path.exists() for path in files):
@@ -334,7 +353,7 @@ def build(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
   """Says in one line what the file system refused."""
   try:
     yield
@@ -364,30 +383,37 @@ def _write_splits(folder: pathlib.Path, splits, archive: str) -> None:
 
 def write_heldout(folder: pathlib.Path, heldout: pathlib.Path) -> None:
   """Writes the test splits as the package ships them: id, source, reference."""
-  with _plain_errors():
+  with plain_errors():
     for task in TASKS:
       rows = tasks.read_jsonl(split_file(folder, task, "test"))
       lines = _json_lines(rows, ("id", "source", "reference"))
       writing.write(pathlib.Path(heldout) / f"{task}.jsonl", lines)
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def _parser() -> options.Parser:
+  parser = options.Parser("specjax.data.corpus", __doc__)
   parser.add_argument("--out", type=pathlib.Path, required=True)
   parser.add_argument(
       "--heldout", type=pathlib.Path, help="where to write the shipped rows"
   )
-  arguments = parser.parse_args()
-  try:
-    build(arguments.out)
-    if arguments.heldout:
-      write_heldout(arguments.out, arguments.heldout)
-  except UserError as error:
-    parser.exit(1, f"{error}\n")
-  readme = arguments.out / "README.md"
+  return parser
+
+
+def main(argv: Sequence[str]) -> int:
+  """Builds a corpus and prints its README; returns the exit code."""
+  return options.door("specjax.data.corpus", _parser().format_help, work, argv)
+
+
+def work(argv: Sequence[str]) -> None:
+  """What the arguments ask for."""
+  asked = _parser().read(argv)
+  build(asked.out)
+  if asked.heldout:
+    write_heldout(asked.out, asked.heldout)
+  readme = asked.out / "README.md"
   # It may have been removed from a corpus that is complete without it.
-  print(readme.read_text("utf-8") if readme.is_file() else arguments.out)
+  print(readme.read_text("utf-8") if readme.is_file() else asked.out)
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(main(sys.argv))

@@ -46,7 +46,8 @@ def test_what_is_no_corpus_is_one_line(tmp_path, capsys):
   path = corpus.split_file(tmp_path, "ende", "train")
   path.write_text("{")
   corpus.split_file(tmp_path, "summ", "train").touch()
-  assert f"{path}, line 1 is not JSON" in complaint(capsys, "--corpus", tmp_path)
+  line = complaint(capsys, "--corpus", tmp_path)
+  assert f"{path}, line 1 is not JSON" in line
   path.write_text('{"source": "a b", "reference": "c"}\n')
   line = complaint(capsys, "--corpus", tmp_path)
   assert "no vocabulary of 8000 pieces" in line

@@ -8,7 +8,7 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
-from specjax.drafters import chain
+from specjax.drafters import drawing
 from specjax.models import cache as cache_lib
 from specjax.models import reading
 
@@ -22,7 +22,7 @@ class ModelState:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelDrafter(chain.Chain):
+class ModelDrafter(drawing.DrawingChain):
   """Draws gamma tokens one after another from a draft model.
 
   Every round's first step re-reads the two newest tokens, so the cache is

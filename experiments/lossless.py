@@ -75,9 +75,9 @@ def compare(task: str, draft: str, rows: int) -> list[dict]:
       made = setup(
           task, draft, batch=batch, temperature=temperature, rows=rows
       )
-      decoded.append(experiment.decode(made, made.speculative))
+      decoded.append(made.decode(made.speculative))
       if temperature == 0:
-        plain = experiment.decode(made, made.plain)
+        plain = made.decode(made.plain)
         what = f"batch {batch}, greedy: speculative against plain"
         note(what, plain, decoded[-1], made, temperature)
     what = f"temperature {temperature:g}: alone against beside others"

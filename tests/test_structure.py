@@ -16,7 +16,7 @@ ROOMS = (
     "config",
     "measure",
     "sections",
-    "data",
+    "data outputs",
     "checkpoints",
     "decoding",
     "drafters",

@@ -25,13 +25,12 @@ import json
 import os
 import pathlib
 import re
-import shutil
-import subprocess
 import sys
 from typing import Iterable, Iterator, Sequence
 
 from specjax import options
 from specjax import writing
+from specjax.data import apt
 from specjax.data import sources
 from specjax.data import tasks
 from specjax.data.sources import Row, normalised
@@ -41,8 +40,6 @@ TASKS = ("ende", "summ")
 SPLITS = ("train", "dev", "test")
 DEV_ROWS = 1000
 TEST_ROWS = 200
-HELP_PACKAGES = ("libreoffice-help-de", "libreoffice-help-en-us")
-_INDICES = ("i18n_Translation-en", "i18n_Translation-de", "binary-amd64_Pack")
 # Shares of the 200 test rows of `ende`: (origin, kind).
 TEST_MIX = {
     ("debian", "synopsis"): 40,
@@ -162,102 +159,6 @@ def _test_rows(rows: list[Row], task: str, count: int) -> list[Row]:
   return chosen
 
 
-def _run(command: list, **options) -> bytes:
-  """Runs a command of Debian's; raises UserError with its last line."""
-  if not shutil.which(command[0]):
-    raise UserError(
-        f"corpus: {command[0]} is missing; the corpus is built where Debian's"
-        " or Ubuntu's apt is"
-    )
-  done = subprocess.run(command, capture_output=True, check=False, **options)
-  if done.returncode:
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    last = lines[-1] if lines else "no message"
-    raise UserError(f"corpus: {command[0]} failed ({last}); try again")
-  return done.stdout
-
-
-def _apt_options(state: pathlib.Path) -> list[str]:
-  """Options that keep apt inside `state` and away from the system's lists."""
-  for name in ("lists/partial", "archives/partial"):
-    (state / name).mkdir(parents=True, exist_ok=True)
-  options = {
-      "Dir::State::Lists": state / "lists",
-      "Dir::Cache": state,
-      "Acquire::Languages": "en,de",
-      "APT::Architecture": "amd64",
-      "APT::Sandbox::User": "",
-  }
-  return [part for k, v in options.items() for part in ("-o", f"{k}={v}")]
-
-
-def _found(state: pathlib.Path, ending: str) -> list[pathlib.Path]:
-  return sorted((state / "lists").glob(f"*bookworm_main_{ending}*"))
-
-
-def _index(state: pathlib.Path, ending: str) -> str:
-  found = _found(state, ending)
-  if not found:
-    raise UserError(
-        f"corpus: no index {ending} of bookworm's main; add Debian bookworm to"
-        " apt's sources"
-    )
-  helper = "/usr/lib/apt/apt-helper"
-  try:
-    return _run([helper, "cat-file", str(found[0])]).decode()
-  except UnicodeDecodeError:
-    raise UserError(
-        f"corpus: {found[0]} is damaged; delete it and try again"
-    ) from None
-
-
-def _archive(state: pathlib.Path) -> str:
-  """Returns which archive the indices are of: its version and date."""
-  lists = state / "lists"
-  found = sorted(lists.glob("*bookworm_InRelease"))
-  # Of an archive that signs in a file of its own.
-  found += sorted(lists.glob("*bookworm_Release"))
-  if not found:
-    raise UserError(
-        f"corpus: {lists} has the indices of bookworm, but no InRelease file;"
-        " delete that folder and try again"
-    )
-  release = found[0].read_text("utf-8", errors="replace")
-  return "; ".join(re.findall(r"^(?:Version|Date): .*$", release, re.M))
-
-
-def fetch(state: pathlib.Path) -> None:
-  """Downloads the indices and the two help packages that aren't there yet."""
-  options = _apt_options(state)
-  if not all(_found(state, ending) for ending in _INDICES):
-    _run(["apt-get", *options, "-q", "update"])
-  for package in HELP_PACKAGES:
-    folder = state / package
-    if folder.exists():
-      continue
-    wanted = f"{package}/bookworm"
-    _run(["apt-get", *options, "-q", "download", wanted], cwd=state)
-    archives = sorted(state.glob(package + "_*.deb"))
-    if not archives:
-      raise UserError(f"corpus: no {package} came to {state}; try again")
-    archive = archives[-1]
-    part = state / (package + ".part")
-    _run(["dpkg-deb", "-x", archive, part])
-    os.replace(part, folder)
-
-
-def _help_pages(state: pathlib.Path) -> Iterator[tuple[str, str, str]]:
-  german, english = (
-      state / package / "usr/share/libreoffice/help" / language / "text"
-      for package, language in zip(HELP_PACKAGES, ("de", "en-US"))
-  )
-  for path in sorted(english.rglob("*.html")):
-    page = path.relative_to(english)
-    if (german / page).exists():
-      texts = (each.read_text("utf-8") for each in (path, german / page))
-      yield page.with_suffix("").as_posix(), *texts
-
-
 def _json_lines(rows: Iterable[Row], fields: Iterable[str]) -> str:
   picked = ({name: getattr(row, name) for name in fields} for row in rows)
   lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in picked)
@@ -319,11 +220,13 @@ def read_split(
 
 
 def read_rows(state: pathlib.Path) -> dict[str, list[Row]]:
-  """Returns all rows of both tasks, from what `fetch` brought."""
-  english, german, packages = (_index(state, name) for name in _INDICES)
+  """Returns all rows of both tasks, from what apt.fetch brought."""
+  english, german, packages = (
+      apt.index(state, name) for name in apt.INDICES
+  )
   owners = sources.source_packages(packages)
   ende = list(sources.debian_pairs(english, german, owners))
-  ende += sources.help_pairs(_help_pages(state))
+  ende += sources.help_pairs(apt.help_pages(state))
   summ = list(sources.debian_summaries(english, owners))
   for task, rows in zip(TASKS, (ende, summ)):
     if not rows:
@@ -346,9 +249,9 @@ def build(folder: pathlib.Path) -> None:
     files = [split_file(folder, t, s) for t in TASKS for s in SPLITS]
     if not all(path.exists() for path in files):
       state = folder / "apt"
-      fetch(state)
+      apt.fetch(state)
       # All is read before anything is written.
-      archive = _archive(state)
+      archive = apt.archive(state)
       _write_splits(folder, split_rows(read_rows(state)), archive)
 
 

@@ -68,7 +68,7 @@ def _read(source: pathlib.Path) -> tuple[dict[str, hf.Tensor], str]:
   if (source / WEIGHTS).is_file():
     paths = [source / WEIGHTS]
   elif (source / INDEX).is_file():
-    paths = list(files.read_index(source / INDEX, ".bin"))
+    paths = list(files.find_shards(source / INDEX, ".bin"))
   else:
     raise UserError(f"{source} holds neither {WEIGHTS} nor {INDEX}")
   stored = {}

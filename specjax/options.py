@@ -111,7 +111,11 @@ class Parser(argparse.ArgumentParser):
     return options
 
   def error(self, message: str) -> NoReturn:
-    """Bad input is one line, with its remedy."""
+    """Bad input is one line, with its remedy.
+
+    Raises:
+      errors.UserError: always.
+    """
     message = message.removeprefix("argument ")
     name, _, rest = message.partition(": ")
     if rest == "expected one argument":

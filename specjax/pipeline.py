@@ -219,6 +219,9 @@ class Decoder:
     drafts: where drafts come from; NO_DRAFTS is plain decoding.
     rule: how they are judged.
     batch: rows decoded at a time.
+
+  Raises:
+    errors.UserError: an attribute is of another kind; the message names it.
   """
 
   target: checkpoints.Checkpoint

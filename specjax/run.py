@@ -43,7 +43,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def work(argv: Sequence[str]) -> None:
-  """The experiment, or the one text, of the arguments' config."""
+  """The experiment, or the one text, of the arguments' config.
+
+  Raises:
+    errors.UserError: the config can't be run here; mostly one line.
+  """
   config = command_line.read(argv)
   try:
     if config.data.text:

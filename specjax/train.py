@@ -56,7 +56,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train(config) -> None:
-  """Builds what is missing, then trains and writes each model."""
+  """Builds what is missing, then trains and writes each model.
+
+  Raises:
+    errors.UserError: the config can't be trained here; one line.
+  """
   # What is wrong is told now.
   if "models" not in config:
     raise errors.UserError(
@@ -97,7 +101,12 @@ class Material:
 
   @classmethod
   def build(cls, config) -> "Material":
-    """Builds corpus and vocabulary where they are missing, and reads them."""
+    """Builds corpus and vocabulary where they are missing, and reads them.
+
+    Raises:
+      errors.UserError: they can't be built, hold a shipped row, or give more
+        ids than the config's vocabulary has.
+    """
     folder = pathlib.Path(config.corpus)
     corpus.build(folder)
     # Told before hours of work: no training text may be among the shipped rows.

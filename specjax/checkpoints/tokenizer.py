@@ -78,7 +78,11 @@ class Tokenizer:
   """
 
   def __init__(self, path):
-    """Reads one file, a spiece.model or a tokenizer.json."""
+    """Reads one file, a spiece.model or a tokenizer.json.
+
+    Raises:
+      UserError: there is none, or it is no tokenizer of a T5.
+    """
     path = pathlib.Path(path)
     if not path.is_file():
       raise UserError(f"{path} does not exist")
@@ -100,7 +104,11 @@ class Tokenizer:
 
   @classmethod
   def load(cls, directory) -> "Tokenizer":
-    """Reads the tokenizer of a model's directory, spiece.model first."""
+    """Reads the tokenizer of a model's directory, spiece.model first.
+
+    Raises:
+      UserError: there is none, or it is no tokenizer of a T5.
+    """
     directory = pathlib.Path(directory)
     for name in FILES:
       if (directory / name).is_file():
@@ -193,7 +201,11 @@ class Tokenizer:
 
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:
-  """Refuses a draft whose ids mean other text than the target's."""
+  """Refuses a draft whose ids mean other text than the target's.
+
+  Raises:
+    UserError: an id differs; the first that does is named.
+  """
   if target.fingerprint() == draft.fingerprint():
     return
   if target.size != draft.size:

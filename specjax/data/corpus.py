@@ -214,13 +214,21 @@ def split_files(
 def read_split(
     folder: pathlib.Path, task: str, split: str
 ) -> list[tuple[str, str]]:
-  """Returns (source with T5's prefix, reference) of each row, in file order."""
+  """Returns (source with T5's prefix, reference) of each row, in file order.
+
+  Raises:
+    UserError: the split can't be read, or a line of it is no row.
+  """
   examples = tasks.read_jsonl(split_file(folder, task, split))
   return [(_PREFIXES[task] + e.source, e.reference) for e in examples]
 
 
 def read_rows(state: pathlib.Path) -> dict[str, list[Row]]:
-  """Returns all rows of both tasks, from what apt.fetch brought."""
+  """Returns all rows of both tasks, from what apt.fetch brought.
+
+  Raises:
+    UserError: an index is missing or damaged, or a task has no rows.
+  """
   english, german, packages = (
       apt.index(state, name) for name in apt.INDICES
   )
@@ -257,7 +265,11 @@ def build(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-  """Says in one line what the file system refused."""
+  """Says in one line what the file system refused.
+
+  Raises:
+    UserError: in place of an OSError.
+  """
   try:
     yield
   except OSError as error:
@@ -285,7 +297,11 @@ def _write_splits(folder: pathlib.Path, splits, archive: str) -> None:
 
 
 def write_heldout(folder: pathlib.Path, heldout: pathlib.Path) -> None:
-  """Writes the test splits as the package ships them: id, source, reference."""
+  """Writes the test splits as the package ships them: id, source, reference.
+
+  Raises:
+    UserError: a split can't be read, or nothing can be written to `heldout`.
+  """
   with plain_errors():
     for task in TASKS:
       rows = tasks.read_jsonl(split_file(folder, task, "test"))

@@ -32,6 +32,9 @@ class ModelDrafter(drawing.DrawingChain):
   Attributes:
     module: the draft model; encoder-decoders read the source themselves.
     gamma: tokens a round.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
   """
 
   module: nn.Module

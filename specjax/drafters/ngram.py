@@ -84,6 +84,9 @@ class NgramDrafter(drawing.DrawingChain):
   Attributes:
     order: UNIGRAM or BIGRAM.
     gamma: tokens a round.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
   """
 
   order: int

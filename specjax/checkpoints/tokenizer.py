@@ -182,23 +182,6 @@ class Tokenizer:
     parts.append(self._backend.decode(plain))
     return " ".join(part for part in parts if part)
 
-  def stream_pieces(self, blocks: Iterable[Iterable[int]]) -> list[str]:
-    """Text that each block of ids adds; joined, they are `decode` of all.
-
-    A block alone would lose the space before its first word
-    (google/sentencepiece#1043), so each is decoded behind those before it. A
-    character whose bytes are not all there yet waits for the next block.
-    """
-    ids, pieces, done = [], [], ""
-    for block in blocks:
-      ids += [int(i) for i in block]
-      text = self.decode(ids).rstrip("\ufffd")
-      pieces.append(text[len(done) :])
-      done = text
-    if pieces:
-      pieces[-1] += self.decode(ids)[len(done) :]
-    return pieces
-
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:
   """Refuses a draft whose ids mean other text than the target's.

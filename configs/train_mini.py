@@ -10,8 +10,11 @@ Command: python -m specjax.train --config configs/train_mini.py
          :small_distilled and so on)
 Time: on two CPU cores about three seconds a step of the target: hours, which
       may be spread over several sittings.
-Expected: held-out losses below those of specjax/assets/mini/README.md, which
-      an older recipe made.
+Expected: the shipped family, whose own commands are in
+      specjax/assets/mini/README.md, reached held-out losses (EN-DE, summaries)
+      of 1.95 and 2.85 with 1,700 steps of the target, 4.05 and 4.53 with 1,500
+      of small, 3.82 and 4.32 with 900 of base, 3.14 and 3.78 with 1,000 of
+      large, all on references; the target BLEU 23.0 and ROUGE-Lsum 28.9.
 """
 
 from ml_collections import config_dict

@@ -22,12 +22,14 @@ import os
 import statistics
 import sys
 import time
+from typing import Sequence
 
 import jax
 import numpy as np
 
 from experiments import results
 from specjax import checkpoints
+from specjax import options
 from specjax import pipeline
 from specjax import sections
 from specjax import settings as settings_lib
@@ -219,15 +221,21 @@ def markdown(made: dict) -> str:
   return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-  """Measures, prints and writes."""
-  parser = results.parser(__doc__)
-  parser.add_argument("--rows", type=int, default=8, help="of each task")
-  parser.add_argument("--repeats", type=int, default=7)
+def _parser() -> options.Parser:
+  parser = results.parser("baseline", __doc__)
+  parser.add_argument(
+      "--rows", type=results.SOME, default=8, help="of each task"
+  )
+  parser.add_argument("--repeats", type=results.SOME, default=7)
   parser.add_argument(
       "--dtype", choices=sections.DTYPES, default=sections.DTYPES[0]
   )
-  arguments = parser.parse_args()
+  return parser
+
+
+def work(argv: Sequence[str]) -> None:
+  """Measures, prints and writes."""
+  arguments = _parser().read(argv)
   dtype = arguments.dtype
   script = results.Script.start("baseline", arguments, f"baseline_{dtype}")
   generate = {
@@ -253,5 +261,10 @@ def main() -> None:
   )
 
 
+def main(argv: Sequence[str]) -> int:
+  """Runs the script; returns the exit code."""
+  return results.door("baseline", _parser().format_help, work, argv)
+
+
 if __name__ == "__main__":
-  sys.exit(results.exit_code("baseline", main))
+  sys.exit(main(sys.argv))

@@ -15,9 +15,11 @@ row differs that no near tie explains. About ten minutes on two CPU cores.
 import dataclasses
 import functools
 import sys
+from typing import Sequence
 
 from experiments import results
 from specjax import experiment
+from specjax import options
 from specjax import prepare
 from specjax import sections
 from specjax.measure import environment
@@ -73,9 +75,9 @@ def compare(task: str, draft: str, rows: int) -> list[dict]:
       made = setup(
           task, draft, batch=batch, temperature=temperature, rows=rows
       )
-      decoded.append(experiment.decode(made, made.speculative))
+      decoded.append(made.decode(made.speculative))
       if temperature == 0:
-        plain = experiment.decode(made, made.plain)
+        plain = made.decode(made.plain)
         what = f"batch {batch}, greedy: speculative against plain"
         note(what, plain, decoded[-1], made, temperature)
     what = f"temperature {temperature:g}: alone against beside others"
@@ -111,11 +113,17 @@ def markdown(report: dict) -> str:
   return "\n".join(lines) + "\n"
 
 
-def main() -> int:
+def _parser() -> options.Parser:
+  parser = results.parser("lossless", __doc__)
+  parser.add_argument(
+      "--rows", type=results.COUNT, default=0, help="a task; 0 is all"
+  )
+  return parser
+
+
+def work(argv: Sequence[str]) -> int:
   """Decodes, compares and writes; returns the exit code."""
-  parser = results.parser(__doc__)
-  parser.add_argument("--rows", type=int, default=0, help="a task; 0 is all")
-  arguments = parser.parse_args()
+  arguments = _parser().read(argv)
   script = results.Script.start("lossless", arguments)
   parts = script.cells({
       f"{task} {draft}": functools.partial(
@@ -130,5 +138,10 @@ def main() -> int:
   return int(not all(entry.get("near_tie") for entry in entries))
 
 
+def main(argv: Sequence[str]) -> int:
+  """Runs the script; returns the exit code."""
+  return results.door("lossless", _parser().format_help, work, argv)
+
+
 if __name__ == "__main__":
-  sys.exit(results.exit_code("lossless", main))
+  sys.exit(main(sys.argv))

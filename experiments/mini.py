@@ -10,10 +10,12 @@ eight minutes on two CPU cores with the default 24 rows, of which 8 are timed.
 
 import functools
 import sys
+from typing import Sequence
 
 from experiments import results
 from specjax import command_line
 from specjax import experiment
+from specjax import options
 from specjax import prepare
 from specjax import sections
 from specjax.measure import environment
@@ -23,14 +25,14 @@ DRAFTS = ("small", "base", "large")
 TEMPERATURES = (0, 1)
 
 
-def run(task: str, draft: str, temperature: int, options: list[str]) -> dict:
+def run(task: str, draft: str, temperature: int, settings: list[str]) -> dict:
   """The report of one line of the table."""
   variant = "mini,T1" if temperature else "mini"
   arguments = [
       "run",
       f"--config=configs/{task}_t5{draft}.py:{variant}",
       "--config.measure.traced_rows=0",
-      *options,
+      *settings,
   ]
   setup = prepare.prepare(command_line.read(arguments))
   command = f"python -m specjax.run {' '.join(arguments[1:])}"
@@ -79,24 +81,30 @@ def markdown(made: dict) -> str:
   return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-  """Runs, prints and writes."""
-  parser = results.parser(__doc__)
-  parser.add_argument("--rows", type=int, default=24, help="of each task")
-  parser.add_argument("--timed-rows", type=int, default=8)
+def _parser() -> options.Parser:
+  parser = results.parser("mini", __doc__)
+  parser.add_argument(
+      "--rows", type=results.SOME, default=24, help="of each task"
+  )
+  parser.add_argument("--timed-rows", type=results.SOME, default=8)
   parser.add_argument(
       "--dtype", choices=sections.DTYPES, default=sections.DTYPES[0]
   )
-  arguments = parser.parse_args()
+  return parser
+
+
+def work(argv: Sequence[str]) -> None:
+  """Runs, prints and writes."""
+  arguments = _parser().read(argv)
   script = results.Script.start("mini", arguments, f"mini_{arguments.dtype}")
-  options = [
+  settings = [
       f"--config.data.rows={arguments.rows}",
       f"--config.measure.timed_rows={arguments.timed_rows}",
       f"--config.decode.dtype={arguments.dtype}",
   ]
   reports = script.cells({
       f"{task} {draft} {temperature}": functools.partial(
-          run, task, draft, temperature, options
+          run, task, draft, temperature, settings
       )
       for task in TASKS
       for temperature in TEMPERATURES
@@ -105,5 +113,10 @@ def main() -> None:
   script.write({"dtype": arguments.dtype, "reports": reports}, markdown)
 
 
+def main(argv: Sequence[str]) -> int:
+  """Runs the script; returns the exit code."""
+  return results.door("mini", _parser().format_help, work, argv)
+
+
 if __name__ == "__main__":
-  sys.exit(results.exit_code("mini", main))
+  sys.exit(main(sys.argv))

@@ -15,38 +15,51 @@ import json
 import pathlib
 import shlex
 import shutil
-import sys
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import tqdm
 
 from specjax import errors
+from specjax import options
 from specjax import writing
 from specjax.measure import environment
 from specjax.measure import output
 
 _PARTS = pathlib.Path("out/experiments")
+# Types of argparse.
+COUNT, SOME = options.whole(0, 10**6), options.whole(1, 10**6)
 
 
-def parser(doc: str) -> argparse.ArgumentParser:
+def parser(module: str, doc: str) -> options.Parser:
   """Options of all scripts."""
-  made = argparse.ArgumentParser(description=doc.split("\n")[0])
+  made = options.Parser(f"experiments.{module}", doc)
   made.add_argument("--out", default="results", help="folder for the files")
   return made
 
 
-def exit_code(name: str, main: Callable[[], int | None]) -> int:
-  """Runs a script's `main`; bad input and missing packages are one line."""
-  try:
-    return main() or 0
-  except ImportError as error:
-    line = f"{error}: pip install -e '.[parity,train]'"
-  except errors.UserError as error:
-    line = str(error)
-  except KeyboardInterrupt:
-    line = "interrupted; the same command goes on where it stood"
-  print(f"experiments.{name}: {line}", file=sys.stderr)
-  return 1
+def door(
+    module: str,
+    usage: Callable[[], str],
+    work: Callable[[Sequence[str]], int | None],
+    argv: Sequence[str],
+) -> int:
+  """options.door of a script; a package that is missing is one line, too."""
+
+  def tried(argv: Sequence[str]) -> int | None:
+    try:
+      return work(argv)
+    except ImportError as error:
+      raise errors.UserError(
+          f"{error}: pip install -e '.[parity,train]'"
+      ) from None
+
+  return options.door(
+      f"experiments.{module}",
+      usage,
+      tried,
+      argv,
+      interrupted="interrupted; the same command goes on where it stood",
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,11 @@ Dimension key (an array's name ends in the letters of its axes):
   H  heads
   K  head width
   V  vocabulary
-  R  rounds of a trace
+  R  rounds of a trace; texts that are replayed
   P  longest prompt of a batch
+  E  entries of a list: EOS ids, pairs of n-grams; before its split, H times K
+  M  matrices of one product
+  X  buckets of relative positions
 
 So `logits_BTV`, `key_BHSK`, `draft_BG`. The letters p and q are laws
 (target, draft) and nothing else.

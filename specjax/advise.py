@@ -11,32 +11,21 @@ run of specjax.run reports alpha, c and v of its models on its device.
 """
 
 import argparse
-import difflib
 import math
 import os
 import pathlib
 import sys
-from typing import Callable, NoReturn, Sequence
+from typing import Callable, Sequence
 
 from specjax import errors
+from specjax import options
 from specjax import pictures
 from specjax import theory
 
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
-_LONGEST = 1000
+_GAMMA = options.whole(1, 1000)
 _BAR = 18
 _HEAD = " gamma  tokens  speed-up  operations  accepted/drafted"
-
-
-class _Parser(argparse.ArgumentParser):
-  """Bad input is one line, with its remedy."""
-
-  def error(self, message: str) -> NoReturn:
-    message = message.removeprefix("argument ")
-    name, _, rest = message.partition(": ")
-    if rest == "expected one argument":
-      message = f"{name}: give a value; --help shows one"
-    raise errors.UserError(message)
 
 
 def _number(words: str, good: Callable[[float], bool]):
@@ -62,20 +51,9 @@ _COST = _number("a number from 0 to 1000", lambda x: 0 <= x <= 1000)
 _FACTOR = _number("a number from 0.01 to 1000", lambda x: 0.01 <= x <= 1000)
 
 
-def _gamma(text: str) -> int:
-  """A type of argparse: a draft length."""
-  # int() has a limit of its own on digits.
-  whole = text.isascii() and text.isdecimal() and len(text) < 9
-  if not whole or not 1 <= int(text) <= _LONGEST:
-    raise argparse.ArgumentTypeError(
-        f"give whole numbers from 1 to {_LONGEST}, got {errors.shown(text)}"
-    )
-  return int(text)
-
-
 def _gammas(text: str) -> list[int]:
   """A type of argparse: draft lengths with commas between them."""
-  return sorted(set(map(_gamma, text.split(","))))
+  return sorted(set(map(_GAMMA, text.split(","))))
 
 
 def _picture(text: str) -> pathlib.Path:
@@ -104,18 +82,13 @@ _OPTIONS = {
         "operations of a draft step over those of a target step; by default c",
     ),
     "--gammas": (_gammas, "4,8,16", "draft lengths to show"),
-    "--most": (_gamma, "64", "longest draft in the search for the best"),
+    "--most": (_GAMMA, "64", "longest draft in the search for the best"),
     "--plot": (_picture, "FILE.png", "also draw it; needs matplotlib"),
 }
 
 
-def _parser() -> argparse.ArgumentParser:
-  parser = _Parser(
-      prog="python -m specjax.advise",
-      description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-      allow_abbrev=False,
-  )
+def _parser() -> options.Parser:
+  parser = options.Parser("specjax.advise", __doc__)
   for option, (kind, example, text) in _OPTIONS.items():
     parser.add_argument(option, type=kind, metavar=example, help=text)
   parser.set_defaults(v=1.0, gammas=list(_GAMMAS), most=64)
@@ -132,41 +105,26 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     errors.UserError: an option is unknown, missing or out of its range; one
       line, which names it.
   """
-  options, rest = _parser().parse_known_args(list(argv[1:]))
-  if rest:
-    raise errors.UserError(_no_such(rest[0]))
-  if options.alpha is None and options.want is None:
+  asked = _parser().read(argv)
+  if asked.alpha is None and asked.want is None:
     raise errors.UserError(
         "--alpha: give the acceptance rate, such as --alpha 0.8, or a wanted"
         " speed-up, such as --want 3"
     )
-  if options.c is None:
+  if asked.c is None:
     raise errors.UserError(
         "--c: give the time of a draft step over that of a target step, such as"
         " --c 0.05"
     )
-  return options
+  return asked
 
 
-def _no_such(argument: str) -> str:
-  """The line for an argument that is not understood."""
-  name = argument.partition("=")[0]
-  if not name.startswith("-"):
-    return (
-        f"{errors.shown(argument)}: is not understood; options look like"
-        " --alpha 0.8"
-    )
-  near = difflib.get_close_matches(name, _OPTIONS, n=1)
-  hint = f"did you mean {near[0]}?" if near else "--help lists all"
-  return f"{errors.shown(name)[1:-1]}: there is no such option; {hint}"
-
-
-def advice(options: argparse.Namespace) -> str:
+def advice(asked: argparse.Namespace) -> str:
   """What an acceptance rate gives: the figures, and a table over gamma."""
-  alpha, c, v = options.alpha, options.c, options.v
-  best = theory.best_gamma(alpha, c, v, options.most)
+  alpha, c, v = asked.alpha, asked.c, asked.v
+  best = theory.best_gamma(alpha, c, v, asked.most)
   lines = [
-      *(_best(options, best) if best else _none(options)),
+      *(_best(asked, best) if best else _none(asked)),
       _corollary(alpha, c, v),
       _verify(alpha, c, v),
       _line(
@@ -177,13 +135,13 @@ def advice(options: argparse.Namespace) -> str:
       "",
       _HEAD,
   ]
-  gammas = sorted({*options.gammas, *([best] if best else [])})
+  gammas = sorted({*asked.gammas, *([best] if best else [])})
   speedups = [theory.speedup(alpha, gamma, c, v) for gamma in gammas]
   for gamma, speedup in zip(gammas, speedups):
     bar = "#" * round(_BAR * speedup / max(speedups))
     lines.append(
         f"{gamma:6}{theory.expected_tokens(alpha, gamma):8.2f}{speedup:9.2f}x"
-        f"{theory.operations(alpha, gamma, _c_hat(options)):11.2f}x"
+        f"{theory.operations(alpha, gamma, _c_hat(asked)):11.2f}x"
         f"{theory.accepted_share(alpha, gamma):18.2f}"
         f"  {bar}{' best' * (gamma == best)}"
     )
@@ -195,18 +153,18 @@ def _line(name: str, figure: str, note: str) -> str:
   return f"{name:22}{figure:8}  {note}"
 
 
-def _none(options: argparse.Namespace) -> list[str]:
-  note = f"of 1 to {options.most} is faster than plain decoding"
+def _none(asked: argparse.Namespace) -> list[str]:
+  note = f"of 1 to {asked.most} is faster than plain decoding"
   return [_line("best gamma", "none", note)]
 
 
-def _best(options: argparse.Namespace, best: int) -> list[str]:
-  alpha, c, v = options.alpha, options.c, options.v
-  note = f"of 1 to {options.most}"
-  if c == 0 or best == options.most:
+def _best(asked: argparse.Namespace, best: int) -> list[str]:
+  alpha, c, v = asked.alpha, asked.c, asked.v
+  note = f"of 1 to {asked.most}"
+  if c == 0 or best == asked.most:
     note += "; longer may gain more, see --most"
   formula = "E[tokens] / (gamma c + 1)" if v == 1 else "with v in place of 1"
-  c_hat = _c_hat(options)
+  c_hat = _c_hat(asked)
   return [
       _line("best gamma", str(best), note),
       _line(
@@ -223,13 +181,13 @@ def _best(options: argparse.Namespace, best: int) -> list[str]:
           "  operations",
           f"{theory.operations(alpha, best, c_hat):.2f}x",
           f"Theorem 3.11, c-hat {c_hat:g}"
-          + ", taken as c" * (options.c_hat is None),
+          + ", taken as c" * (asked.c_hat is None),
       ),
   ]
 
 
-def _c_hat(options: argparse.Namespace) -> float:
-  return options.c if options.c_hat is None else options.c_hat
+def _c_hat(asked: argparse.Namespace) -> float:
+  return asked.c if asked.c_hat is None else asked.c_hat
 
 
 def _corollary(alpha: float, c: float, v: float) -> str:
@@ -248,15 +206,15 @@ def _verify(alpha: float, c: float, v: float) -> str:
   return _line("verify cost", f"v {v:g}", note)
 
 
-def needed(options: argparse.Namespace) -> str:
+def needed(asked: argparse.Namespace) -> str:
   """The acceptance rate that a speed-up takes, over gamma."""
-  want, c, v = options.want, options.c, options.v
+  want, c, v = asked.want, asked.c, asked.v
   rates = {
       gamma: theory.alpha_needed(want, gamma, c, v)
-      for gamma in range(1, options.most + 1)
+      for gamma in range(1, asked.most + 1)
   }
   reached = {gamma: rate for gamma, rate in rates.items() if rate is not None}
-  figure, note = "none", f"at no gamma from 1 to {options.most}"
+  figure, note = "none", f"at no gamma from 1 to {asked.most}"
   if reached:
     easiest = min(reached, key=reached.__getitem__)
     figure = f"{reached[easiest]:.3f}"
@@ -266,7 +224,7 @@ def needed(options: argparse.Namespace) -> str:
       "",
       " gamma  alpha needed",
   ]
-  for gamma in options.gammas:
+  for gamma in asked.gammas:
     rate = theory.alpha_needed(want, gamma, c, v)
     if rate is None:
       most = theory.speedup(1.0, gamma, c, v)
@@ -276,30 +234,30 @@ def needed(options: argparse.Namespace) -> str:
   return "\n".join(lines)
 
 
-def draw(options: argparse.Namespace) -> None:
+def draw(asked: argparse.Namespace) -> None:
   """Writes the picture: a panel for the rate, one for the wanted speed-up.
 
   Raises:
     errors.UserError: it can't be written there.
   """
-  kinds = [_draw_advice] * (options.alpha is not None)
-  kinds += [_draw_needed] * (options.want is not None)
+  kinds = [_draw_advice] * (asked.alpha is not None)
+  kinds += [_draw_needed] * (asked.want is not None)
   figure, panels = pictures.panels(len(kinds))
   for kind, panel in zip(kinds, panels):
-    kind(panel, options)
+    kind(panel, asked)
     panel.set_xlabel("gamma, drafted tokens a round")
   try:
-    pictures.save(figure, options.plot)
+    pictures.save(figure, asked.plot)
   except OSError as error:
     raise errors.UserError(
-        f"--plot: {options.plot}: {error.strerror}; give another file"
+        f"--plot: {asked.plot}: {error.strerror}; give another file"
     ) from None
 
 
-def _draw_advice(panel, options: argparse.Namespace) -> None:
-  alpha, c, v = options.alpha, options.c, options.v
-  best = theory.best_gamma(alpha, c, v, options.most)
-  gammas = range(1, max(*options.gammas, 2 * best) + 1)
+def _draw_advice(panel, asked: argparse.Namespace) -> None:
+  alpha, c, v = asked.alpha, asked.c, asked.v
+  best = theory.best_gamma(alpha, c, v, asked.most)
+  gammas = range(1, max(*asked.gammas, 2 * best) + 1)
   for cost in sorted({1.0, v}):
     speedups = [theory.speedup(alpha, gamma, c, cost) for gamma in gammas]
     panel.plot(gammas, speedups, label=f"v {cost:g}")
@@ -311,9 +269,9 @@ def _draw_advice(panel, options: argparse.Namespace) -> None:
   panel.set_title(f"alpha {alpha:g}, c {c:g}")
 
 
-def _draw_needed(panel, options: argparse.Namespace) -> None:
-  want, c, v = options.want, options.c, options.v
-  gammas = range(1, max(*options.gammas, options.most) + 1)
+def _draw_needed(panel, asked: argparse.Namespace) -> None:
+  want, c, v = asked.want, asked.c, asked.v
+  gammas = range(1, max(*asked.gammas, asked.most) + 1)
   rates = [theory.alpha_needed(want, gamma, c, v) for gamma in gammas]
   rates = [math.nan if rate is None else rate for rate in rates]
   panel.plot(gammas, rates, label=f"{want:g}x at c {c:g}, v {v:g}")
@@ -326,30 +284,23 @@ def _draw_needed(panel, options: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str]) -> int:
   """Prints what the arguments ask for; returns the exit code."""
-  if {"--help", "-h", "-help"} & set(argv[1:]):
-    print(_parser().format_help(), end="")
-    return 0
-  try:
-    options = read(argv)
-    if options.plot:
-      _check_pictures()
-    texts = []
-    if options.alpha is not None:
-      texts.append(advice(options))
-    if options.want is not None:
-      texts.append(needed(options))
-    print("\n\n".join(texts), flush=True)
-    if options.plot:
-      draw(options)
-      print(f"\nwritten: {options.plot}")
-    return 0
-  except errors.UserError as error:
-    print(f"specjax.advise: {error}", file=sys.stderr)
-    return 1
-  except BrokenPipeError:
-    # A reader such as head has seen enough; Python would flush once more.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+  return options.door("specjax.advise", _parser().format_help, work, argv)
+
+
+def work(argv: Sequence[str]) -> None:
+  """Prints figures and tables, and draws them where a picture is asked for."""
+  asked = read(argv)
+  if asked.plot:
+    _check_pictures()
+  texts = []
+  if asked.alpha is not None:
+    texts.append(advice(asked))
+  if asked.want is not None:
+    texts.append(needed(asked))
+  print("\n\n".join(texts), flush=True)
+  if asked.plot:
+    draw(asked)
+    print(f"\nwritten: {asked.plot}")
 
 
 def _check_pictures() -> None:

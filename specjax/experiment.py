@@ -9,7 +9,7 @@ them.
 import dataclasses
 from typing import Any, Callable, Sequence
 
-from specjax import pipeline
+from specjax import outputs
 from specjax import prepare as prepare_lib
 from specjax import settings as settings_lib
 from specjax.measure import acceptance
@@ -18,9 +18,6 @@ from specjax.measure import lossless
 from specjax.measure import report as report_lib
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
-
-
-decode = prepare_lib.decode
 
 
 def run(
@@ -40,7 +37,7 @@ def run(
     return report_lib.make(_measure(setup, progress, where))
 
 
-def trace(setup: prepare_lib.Setup) -> pipeline.Result:
+def trace(setup: prepare_lib.Setup) -> outputs.Result:
   """`traces` of the first row."""
   return traces(setup, 1)[0]
 
@@ -49,7 +46,7 @@ def traces(
     setup: prepare_lib.Setup,
     rows: int,
     tick: Callable[[], None] = lambda: None,
-) -> list[pipeline.Result]:
+) -> list[outputs.Result]:
   """Decodes the first rows with drafts and records every round.
 
   In the batches' own shapes, so that the tokens are those of other decodings.
@@ -59,7 +56,7 @@ def traces(
       loop, rule=dataclasses.replace(loop.rule, trace=True), trace=True
   )
   side = dataclasses.replace(setup.speculative, loop=traced)
-  return decode(setup, side, tick, rows)
+  return setup.decode(side, tick, rows)
 
 
 def _measure(
@@ -90,8 +87,8 @@ def _measure(
   )
   sides = 1 if setup.output else 2
   progress.phase("decoding", sides * len(setup.groups(rows)))
-  plain = setup.output or decode(setup, setup.plain, progress.tick)
-  speculative = decode(setup, setup.speculative, progress.tick)
+  plain = setup.output or setup.decode(setup.plain, progress.tick)
+  speculative = setup.decode(setup.speculative, progress.tick)
   progress.phase("acceptance", rows)
   mean, positions = alpha(setup, plain, progress.tick)
   # Plain decoding has no rounds worth seeing.
@@ -129,7 +126,7 @@ def pair(setup: prepare_lib.Setup) -> acceptance.Pair:
 
 def alpha(
     setup: prepare_lib.Setup,
-    plain: Sequence[pipeline.Result],
+    plain: Sequence[outputs.Result],
     tick: Callable[[], None] = lambda: None,
 ) -> tuple[float | None, int]:
   """alpha over plain decoding's output, and its number of places.

@@ -10,6 +10,7 @@ import tqdm
 
 from specjax import checkpoints
 from specjax import errors
+from specjax import outputs
 from specjax import pipeline
 from specjax import sections
 from specjax import settings as settings_lib
@@ -45,7 +46,7 @@ class Setup:
   drafts: pipeline.Drafts
   examples: list[tasks.Example]
   requests: list[requests_lib.Request]
-  output: list[pipeline.Result] | None = None
+  output: list[outputs.Result] | None = None
 
   @property
   def vocabulary(self) -> int:
@@ -81,6 +82,16 @@ class Setup:
         seed=options.seed,
     )
 
+  def decode(
+      self,
+      side: side_lib.Side,
+      tick: Callable[[], None] = lambda: None,
+      rows: int | None = None,
+  ) -> list[outputs.Result]:
+    """The first `rows` rows, or all, decoded; `tick` hears of each batch."""
+    groups = self.groups(len(self.requests) if rows is None else rows)
+    return pipeline.decode(self.target, side, groups, tick)
+
   def single(self, row: int, tokens: Sequence[int]):
     """One row with what plain decoding made of it: batch, text_BS, count."""
     request = self.requests[row]
@@ -91,22 +102,6 @@ class Setup:
         [request], vocabulary=self.vocabulary, seed=self.config.decode.seed
     )
     return batch, text_BS, len(tokens)
-
-
-def decode(
-    setup: Setup,
-    side: side_lib.Side,
-    tick: Callable[[], None] = lambda: None,
-    rows: int | None = None,
-) -> list[pipeline.Result]:
-  """Decodes the first `rows` rows, or all; results in the order of the rows."""
-  out = {}
-  for group in setup.groups(len(setup.requests) if rows is None else rows):
-    state = side.run(side.prefill(group.batch))
-    read = pipeline.results(setup.target, state, len(group.rows))
-    out.update(zip(group.rows, read))
-    tick()
-  return [out[i] for i in range(len(out))]
 
 
 def bar(name: str, total: int) -> tqdm.tqdm:
@@ -153,12 +148,12 @@ def _simulated(setup: Setup) -> pipeline.Drafts:
 
   def replaying(results, alpha):
     rows = zip(setup.requests, results)
-    outputs = {request.id: result.tokens for request, result in rows}
+    replayed = {request.id: result.tokens for request, result in rows}
     return pipeline.draft_simulated(
-        setup.target, outputs, setup.config.draft.gamma, alpha
+        setup.target, replayed, setup.config.draft.gamma, alpha
     )
 
-  wide = decode(setup, setup.side(replaying(setup.output, 1.0)))
+  wide = setup.decode(setup.side(replaying(setup.output, 1.0)))
   return replaying(wide, setup.config.draft.alpha)
 
 
@@ -250,7 +245,7 @@ def prepare(config: sections.Experiment) -> Setup:
   setup = Setup(config, target, pipeline.NO_DRAFTS, examples, requests)
   if config.draft.kind == "simulated":
     with bar("to replay", len(setup.groups(len(requests)))) as progress:
-      output = decode(setup, setup.plain, progress.update)
+      output = setup.decode(setup.plain, progress.update)
     setup = dataclasses.replace(setup, output=output)
   drafts = DRAFTS[config.draft.kind](setup)
   return dataclasses.replace(setup, drafts=drafts)

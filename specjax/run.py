@@ -23,6 +23,7 @@ import jax
 from specjax import command_line
 from specjax import errors
 from specjax import experiment
+from specjax import options
 from specjax import prepare
 from specjax import sections
 from specjax.measure import output
@@ -32,34 +33,35 @@ from specjax.measure import tables
 
 def main(argv: Sequence[str]) -> int:
   """Runs what the arguments ask for; returns the exit code."""
-  if {"--help", "-h", "-help"} & set(argv[1:]):
-    print(f"{__doc__}\nOptions and their defaults:\n{command_line.usage()}")
-    return 0
+  return options.door(
+      "specjax.run",
+      lambda: f"{__doc__}\nOptions and their defaults:\n{command_line.usage()}",
+      work,
+      argv,
+      interrupted="interrupted; no report was written",
+  )
+
+
+def work(argv: Sequence[str]) -> None:
+  """The experiment, or the one text, of the arguments' config.
+
+  Raises:
+    errors.UserError: the config can't be run here; mostly one line.
+  """
+  config = command_line.read(argv)
   try:
-    config = command_line.read(argv)
     if config.data.text:
       show_text(config)
     else:
       command = shlex.join(["python", "-m", "specjax.run", *argv[1:]])
       report(config, command)
-    return 0
-  except errors.UserError as error:
-    return _fail(str(error), 1)
-  except KeyboardInterrupt:
-    return _fail("interrupted; no report was written", 130)
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    return _fail(
+    raise errors.UserError(
         "the device has too little memory: give a smaller decode.batch,"
-        " decode.dtype=bfloat16, or a smaller target.checkpoint",
-        1,
-    )
-
-
-def _fail(line: str, code: int) -> int:
-  print(f"specjax.run: {line}", file=sys.stderr)
-  return code
+        " decode.dtype=bfloat16, or a smaller target.checkpoint"
+    ) from None
 
 
 def report(config: sections.Experiment, command: str) -> None:

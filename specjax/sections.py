@@ -269,7 +269,11 @@ class Experiment:
 
 
 def within(section: str, make: Callable[[], _T]) -> _T:
-  """`make()`; what it refuses is said to be of `section`."""
+  """`make()`; what it refuses is said to be of `section`.
+
+  Raises:
+    errors.UserError: in place of a ValueError.
+  """
   try:
     return make()
   except ValueError as error:

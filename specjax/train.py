@@ -22,6 +22,7 @@ from specjax import checkpoints
 from specjax import checks
 from specjax import command_line
 from specjax import errors
+from specjax import options
 from specjax import pictures
 from specjax import settings
 from specjax.checkpoints import hf
@@ -43,26 +44,23 @@ from specjax.training import texts
 
 def main(argv: Sequence[str]) -> int:
   """Trains every model that the config names; returns the exit code."""
-  if {"--help", "-h", "-help"} & set(argv[1:]):
-    print(__doc__)
-    return 0
-  try:
-    train(command_line.read_values(argv)[1])
-    return 0
-  except errors.UserError as error:
-    print(f"specjax.train: {error}", file=sys.stderr)
-    return 1
-  except KeyboardInterrupt:
-    print(
-        "specjax.train: interrupted; the same command goes on from the newest"
-        " checkpoint",
-        file=sys.stderr,
-    )
-    return 130
+  return options.door(
+      "specjax.train",
+      lambda: __doc__,
+      lambda argv: train(command_line.read_values(argv)[1]),
+      argv,
+      interrupted=(
+          "interrupted; the same command goes on from the newest checkpoint"
+      ),
+  )
 
 
 def train(config) -> None:
-  """Builds what is missing, then trains and writes each model."""
+  """Builds what is missing, then trains and writes each model.
+
+  Raises:
+    errors.UserError: the config can't be trained here; one line.
+  """
   # What is wrong is told now.
   if "models" not in config:
     raise errors.UserError(
@@ -103,7 +101,12 @@ class Material:
 
   @classmethod
   def build(cls, config) -> "Material":
-    """Builds corpus and vocabulary where they are missing, and reads them."""
+    """Builds corpus and vocabulary where they are missing, and reads them.
+
+    Raises:
+      errors.UserError: they can't be built, hold a shipped row, or give more
+        ids than the config's vocabulary has.
+    """
     folder = pathlib.Path(config.corpus)
     corpus.build(folder)
     # Told before hours of work: no training text may be among the shipped rows.

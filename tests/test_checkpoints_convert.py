@@ -64,13 +64,21 @@ def test_one_file_by_the_command(folder, tmp_path):
   assert (tmp_path / "out" / "spiece.model").read_bytes() == b"pieces"
 
 
-def test_command_that_is_refused(folder, monkeypatch):
+def test_command_that_is_refused(folder, capsys):
   """It won't write where the pickle lies; the exit code is 1."""
+
+  def complaint(*arguments) -> str:
+    assert convert.main(["convert", *map(str, arguments)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("specjax.checkpoints.convert: ")
+    return line
+
   torch.save(take_tensors(folder), folder / "pytorch_model.bin")
-  monkeypatch.setattr(sys, "argv", ["convert", str(folder), str(folder)])
-  with pytest.raises(SystemExit, match="holds pytorch_model.bin"):
-    convert.main()
+  assert "holds pytorch_model.bin" in complaint(folder, folder)
   assert (folder / "pytorch_model.bin").exists()
+  assert "are required: OUT" in complaint(folder)
+  line = complaint("a", "b", "--dtype=int8")
+  assert "--dtype: invalid choice: 'int8'" in line
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,12 @@ def test_json_that_is_none(tmp_path, content):
 def test_shard_that_cannot_be_reached(tmp_path, monkeypatch):
   path = tmp_path / "index.json"
   path.write_text(json.dumps({"weight_map": {"a": "model.safetensors"}}))
-  line = refusal(files.read_index, path, ".safetensors")
+  line = refusal(files.find_shards, path, ".safetensors")
   assert "model.safetensors is missing, though index.json names it" in line
   (tmp_path / "model.safetensors").touch()
-  assert files.read_index(path, ".safetensors")
+  assert files.find_shards(path, ".safetensors")
   refuse(monkeypatch, os, "stat")
-  line = refusal(files.read_index, path, ".safetensors")
+  line = refusal(files.find_shards, path, ".safetensors")
   assert "model.safetensors is missing" in line
 
 

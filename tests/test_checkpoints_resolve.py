@@ -119,10 +119,9 @@ def test_a_bad_index_is_one_line(folder, tmp_path, index):
   path.write_text(index, "utf-8", errors="surrogateescape")
   with pytest.raises(UserError) as caught:
     resolve_lib.resolve(str(copy), hint=HINT)
-  assert str(caught.value) == (
-      f"{path} is not JSON whose weight_map names a file for each tensor:"
-      " delete it and fetch it again"
-  )
+  line = str(caught.value)
+  assert line.startswith(str(path)) and "\n" not in line
+  assert line.endswith(": delete it and fetch it again")
 
 
 @pytest.mark.parametrize("name", ["gone", "a" * 5000])

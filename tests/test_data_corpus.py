@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from specjax import writing
+from specjax.data import apt
 from specjax.data import corpus
 from specjax.data import sources
 from specjax.data import tasks
@@ -275,7 +276,7 @@ def test_test_rows_do_not_resemble_training_rows():
 
 
 def write_archive(state):
-  """Lays out what `fetch` would bring."""
+  """Lays out what apt.fetch would bring."""
   (state / "lists").mkdir(parents=True)
   prefix = "mirror_debian_dists_bookworm_"
   texts = {
@@ -288,7 +289,7 @@ def write_archive(state):
     (state / "lists" / (prefix + name)).write_text(text, "utf-8")
   texts = ("Öffnet die Datei.", "Opens the file.")
   for package, language, text in zip(
-      corpus.HELP_PACKAGES, ("de", "en-US"), texts
+      apt.HELP_PACKAGES, ("de", "en-US"), texts
   ):
     folder = state / package / "usr/share/libreoffice/help" / language
     folder = folder / "text/scalc"
@@ -303,7 +304,7 @@ def stub_run(command, **options):
 
 def test_build_writes_every_file_once(tmp_path, monkeypatch):
   write_archive(tmp_path / "apt")
-  monkeypatch.setattr(corpus, "_run", stub_run)
+  monkeypatch.setattr(apt, "_run", stub_run)
   corpus.build(tmp_path)
   path = corpus.split_file(tmp_path, "ende", "train")
   rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -314,7 +315,7 @@ def test_build_writes_every_file_once(tmp_path, monkeypatch):
   assert wanted in pairs and len(pairs) == len(rows)
   assert not list(tmp_path.glob("*.part"))
   # A second call reads nothing and changes nothing.
-  monkeypatch.setattr(corpus, "_run", None)
+  monkeypatch.setattr(apt, "_run", None)
   stamp = path.stat().st_mtime_ns
   corpus.build(tmp_path)
   assert path.stat().st_mtime_ns == stamp
@@ -324,7 +325,7 @@ def test_build_writes_every_file_once(tmp_path, monkeypatch):
 def archive(tmp_path, monkeypatch) -> pathlib.Path:
   """A folder where all but the splits is there."""
   write_archive(tmp_path / "apt")
-  monkeypatch.setattr(corpus, "_run", stub_run)
+  monkeypatch.setattr(apt, "_run", stub_run)
   return tmp_path
 
 
@@ -351,7 +352,7 @@ def test_archive_without_its_release_file(archive):
   assert not list(archive.glob("*.jsonl"))
 
 
-@pytest.mark.parametrize("ending", corpus._INDICES)
+@pytest.mark.parametrize("ending", apt.INDICES)
 def test_damaged_index(archive, ending):
   [path] = (archive / "apt" / "lists").glob(f"*{ending}*")
   path.write_bytes(b"\xff\xfe")
@@ -405,27 +406,25 @@ def test_folder_that_may_not_be_written(archive, monkeypatch):
 
 
 def test_package_that_did_not_come(archive, monkeypatch):
-  shutil.rmtree(archive / "apt" / corpus.HELP_PACKAGES[0])
-  monkeypatch.setattr(corpus, "_run", lambda *_, **__: b"")
+  shutil.rmtree(archive / "apt" / apt.HELP_PACKAGES[0])
+  monkeypatch.setattr(apt, "_run", lambda *_, **__: b"")
   line = refusal(corpus.build, archive)
-  assert f"no {corpus.HELP_PACKAGES[0]} came to" in line
+  assert f"no {apt.HELP_PACKAGES[0]} came to" in line
 
 
-def test_the_command(archive, monkeypatch, capsys):
+def test_the_command(archive, capsys):
   """It prints the README, and goes without one."""
   argv = ["corpus", "--out", str(archive)]
-  monkeypatch.setattr("sys.argv", argv)
-  corpus.main()
+  assert corpus.main(argv) == 0
   assert capsys.readouterr().out.startswith("# Texts for")
   (archive / "README.md").unlink()
-  corpus.main()
+  assert corpus.main(argv) == 0
   assert capsys.readouterr().out == f"{archive}\n"
-  monkeypatch.setattr("sys.argv", [*argv[:-1], str(archive / "README.txt")])
   (archive / "README.txt").touch()
-  with pytest.raises(SystemExit) as caught:
-    corpus.main()
-  assert caught.value.code == 1
-  assert capsys.readouterr().err.startswith("corpus: ")
+  assert corpus.main([*argv[:-1], str(archive / "README.txt")]) == 1
+  line = capsys.readouterr().err
+  assert line.startswith("specjax.data.corpus: corpus: ")
+  assert line.count("\n") == 1
 
 
 def test_shipped_rows_are_the_test_split(tmp_path):
@@ -440,11 +439,11 @@ def test_shipped_rows_are_the_test_split(tmp_path):
 
 def test_missing_apt_and_its_failures_are_one_line(monkeypatch):
   with pytest.raises(UserError, match="no-such-apt is missing"):
-    corpus._run(["no-such-apt"])
+    apt._run(["no-such-apt"])
   failed = subprocess.CompletedProcess([], 100, b"", b"W: x\nE: no network\n")
   monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
   with pytest.raises(UserError, match=r"failed \(E: no network\)"):
-    corpus._run(["sh"])
+    apt._run(["sh"])
   failed = subprocess.CompletedProcess([], 100, b"", b"E: gr\xf6\xdfe\n")
   with pytest.raises(UserError, match=r"failed \(E: gr..e\)"):
-    corpus._run(["sh"])
+    apt._run(["sh"])

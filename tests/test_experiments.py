@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import sys
 
 import pytest
 
+from experiments import baseline
 from experiments import lossless
 from experiments import mini
 from experiments import results
@@ -29,8 +29,7 @@ def fixture_run(tmp_path, monkeypatch):
 
   def run(cells):
     monkeypatch.setattr(lossless, "compare", lambda *_: cells)
-    monkeypatch.setattr(sys, "argv", ["lossless", "--out", str(tmp_path)])
-    code = lossless.main()
+    code = lossless.main(["lossless", "--out", str(tmp_path)])
     made = json.loads((tmp_path / "lossless.json").read_text())
     pairs = len(lossless.TASKS) * len(lossless.DRAFTS)
     assert made["cells"] == cells * pairs
@@ -124,18 +123,56 @@ def test_cells_that_are_done_are_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "error, words",
+    "error, words, code",
     [
-        (errors.UserError("rows: give 1"), "rows: give 1"),
-        (ImportError("No module named 'torch'"), "parity"),
-        (KeyboardInterrupt(), "goes on where it stood"),
+        (errors.UserError("rows: give 1"), "rows: give 1", 1),
+        (ImportError("No module named 'torch'"), "parity", 1),
+        (KeyboardInterrupt(), "goes on where it stood", 130),
     ],
 )
-def test_a_script_ends_with_one_line(error, words, capsys):
-  def main():
+def test_a_script_ends_with_one_line(error, words, code, capsys):
+  def work(_):
     raise error
 
-  assert results.exit_code("mini", main) == 1
+  assert results.door("mini", lambda: "", work, ["mini"]) == code
   line = capsys.readouterr().err
   assert line.startswith("experiments.mini: ") and words in line
   assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("script", [baseline, lossless, mini])
+@pytest.mark.parametrize(
+    "argument, words",
+    [
+        ("--rwos=3", "--rwos: there is no such option; did you mean --rows?"),
+        ("--rows=-1", "--rows: give whole numbers from "),
+        ("--rows=x", "got 'x'"),
+        ("--rows", "--rows: give a value"),
+        ("3", "'3': is not understood; options look like --out"),
+        ("--out=FILE/x", "FILE/x: Not a directory; give another folder"),
+    ],
+)
+def test_bad_input_is_one_line(script, argument, words, tmp_path, capsys):
+  file = tmp_path / "file"
+  file.touch()
+  argument = argument.replace("FILE", str(file))
+  assert script.main(["script", argument]) == 1
+  [line] = capsys.readouterr().err.splitlines()
+  assert line.startswith(f"{script.__name__}: ")
+  assert words.replace("FILE", str(file)) in line
+
+
+@pytest.mark.parametrize("script", [baseline, mini])
+def test_values_are_checked(script, capsys):
+  assert script.main(["script", "--dtype=int8"]) == 1
+  assert "--dtype: invalid choice: 'int8'" in capsys.readouterr().err
+  # No rows would be no table.
+  assert script.main(["script", "--rows=0"]) == 1
+  assert "from 1 to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", [baseline, lossless, mini])
+def test_help(script, capsys):
+  assert script.main(["script", "--help"]) == 0
+  shown = capsys.readouterr().out
+  assert f"python -m {script.__name__}" in shown and "--rows" in shown

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from specjax import errors
-from specjax import pipeline
+from specjax import outputs
 from specjax import sections
 from specjax import writing
 from specjax.data import tasks
@@ -51,18 +51,18 @@ PIECES = ["<pad>", "</s>", "▁Ein", "▁schnell", "er", "▁<b>Editor", "▁ist
 # A rejection and its correction, an extra token, a cut; a first rejection.
 TRACES = [
     (
-        pipeline.Round(
+        outputs.Round(
             (2, 5), 1, 3, (0.5, 0.125), (0.25, 0.75), (0.625, 0.875)
         ),
-        pipeline.Round((4, 5), 2, 6, (0.9, 0.8), (0.9, 0.8), (0.1, 0.2)),
-        pipeline.Round((7, 1), 2, None, (1.0, 1.0), (1.0, 1.0), (0.3, 0.4)),
+        outputs.Round((4, 5), 2, 6, (0.9, 0.8), (0.9, 0.8), (0.1, 0.2)),
+        outputs.Round((7, 1), 2, None, (1.0, 1.0), (1.0, 1.0), (0.3, 0.4)),
     ),
-    (pipeline.Round((9,), 0, 7, (0.0,), (0.375,), (0.0,)),),
+    (outputs.Round((9,), 0, 7, (0.0,), (0.375,), (0.0,)),),
 ]
 
 
 def result(text, tokens, rounds, judged, accepted, trace=None):
-  return pipeline.Result(
+  return outputs.Result(
       text, tokens, "eos", rounds, 0, judged, accepted, (), None, None, trace
   )
 

@@ -4,11 +4,11 @@ import io
 
 import pytest
 
-from specjax import pipeline
+from specjax import outputs
 from specjax.measure import show
 
 PIECES = ["<pad>", "</s>", "<unk>", "▁a", "b", "▁c", "\x1b[2J"]
-ROUND = pipeline.Round((3, 4, 5), 2, 3, (), (), ())
+ROUND = outputs.Round((3, 4, 5), 2, 3, (), (), ())
 
 
 class Terminal(io.StringIO):
@@ -31,12 +31,12 @@ def test_colours():
 
 def test_cut_round():
   """The cut may leave out the extra token; ids may lie past the tokenizer."""
-  cut = pipeline.Round((3, 9), 2, None, (), (), ())
+  cut = outputs.Round((3, 9), 2, None, (), (), ())
   assert show.line(cut, PIECES, False) == " a<9>"
 
 
 def test_pieces_do_not_steer_the_terminal():
-  round_ = pipeline.Round((6,), 1, 1, (), (), ())
+  round_ = outputs.Round((6,), 1, 1, (), (), ())
   assert show.line(round_, PIECES, False) == "?[2J{+</s>+}"
 
 
@@ -50,7 +50,7 @@ def test_when_to_colour(monkeypatch):
 
 @pytest.mark.parametrize("colour", (True, False))
 def test_render(colour):
-  result = pipeline.Result(
+  result = outputs.Result(
       text="a b a a",
       tokens=(3, 4, 3, 3),
       finish="length",
@@ -61,7 +61,7 @@ def test_render(colour):
       overlap=(),
       log_probs=None,
       law_log_probs=None,
-      trace=(ROUND, pipeline.Round((5,), 0, 3, (), (), ())),
+      trace=(ROUND, outputs.Round((5,), 0, 3, (), (), ())),
   )
   text = show.render(result, PIECES, colour)
   assert text.count("\n") == 4

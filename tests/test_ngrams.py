@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import json
 import math
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -302,14 +301,9 @@ def test_shipped_tables(tokenizer, tmp_path, monkeypatch):
 # --- the door ---------------------------------------------------------------
 
 
-def door(monkeypatch, *arguments) -> int:
+def door(*arguments) -> int:
   """Exit code of python -m specjax.data.ngrams."""
-  monkeypatch.setattr(sys, "argv", ["ngrams", *map(str, arguments)])
-  try:
-    ngrams.main()
-  except SystemExit as stopped:
-    return stopped.code
-  return 0
+  return ngrams.main(["ngrams", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -317,16 +311,16 @@ def corpus_folder(tmp_path_factory):
   return tiny.write_corpus(tmp_path_factory.mktemp("data") / "corpus", 40)
 
 
-def test_door(corpus_folder, tmp_path, monkeypatch, capsys):
+def test_door(corpus_folder, tmp_path, capsys):
   """Of each task, or of both; what it says of the dev split is right."""
   shipped = tokenizer_lib.Tokenizer(corpus_folder / "spiece.model")
   out = tmp_path / "made" / "bigram.safetensors"
   both = ("--corpus", corpus_folder, "--out", out)
-  assert door(monkeypatch, *both) == 0
+  assert door(*both) == 0
   printed = capsys.readouterr().out
   assert f"{out}: " in printed and "summ.dev.jsonl: " in printed
   of_both = files.load(str(out), shipped)
-  assert door(monkeypatch, *both, "--task", "ende", "--pairs", "20") == 0
+  assert door(*both, "--task", "ende", "--pairs", "20") == 0
   printed = capsys.readouterr().out
   assert "20 of " in printed and "summ" not in printed
   of_one = files.load(str(out), shipped)
@@ -339,21 +333,22 @@ def test_door(corpus_folder, tmp_path, monkeypatch, capsys):
   # Files of one's own, with a model's tokenizer.
   train = corpus_folder / "ende.train.jsonl"
   mine = ("--train", train, "--model", "mini/small", "--out", out)
-  assert door(monkeypatch, *mine, "--pairs", "20") == 0
+  assert door(*mine, "--pairs", "20") == 0
   again = files.load(str(out), shipped)
   np.testing.assert_array_equal(again.log_prob_E, of_one.log_prob_E)
 
 
-def test_door_refuses(corpus_folder, tmp_path, monkeypatch, capsys):
+def test_door_refuses(corpus_folder, tmp_path, capsys):
   """One line on stderr, and no file."""
   out = tmp_path / "bigram.safetensors"
   rows = tmp_path / "rows.jsonl"
   rows.write_text("")
 
   def complaint(*arguments):
-    assert door(monkeypatch, "--out", out, *arguments) == 1
+    assert door("--out", out, *arguments) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert not out.exists()
+    assert line.startswith("specjax.data.ngrams: ")
     return line
 
   corpus = ("--corpus", corpus_folder)
@@ -367,15 +362,18 @@ def test_door_refuses(corpus_folder, tmp_path, monkeypatch, capsys):
   rows.write_text('{"source": "a"}\n')
   assert "train: " in complaint(*mine)
   assert "out: " in complaint(*corpus, "--out", rows / "x")
+  assert "did you mean --corpus?" in complaint("--corpse", corpus_folder)
+  assert "--corpus --train is required" in complaint()
+  assert "--pairs: invalid int value: 'x'" in complaint(*corpus, "--pairs=x")
 
 
-def test_held_out_references_are_refused(tmp_path, monkeypatch, capsys):
+def test_held_out_references_are_refused(tmp_path, capsys):
   """z-lab/dflash#43: a planted answer, in other case and spaces."""
   answer = tasks.load_task("mini_summ", rows=1)[0]
   planted = {"source": "x", "reference": f" {answer.reference.upper()}  "}
   rows, out = tmp_path / "rows.jsonl", tmp_path / "bigram.safetensors"
   rows.write_text(json.dumps(planted) + "\n")
   mine = ("--train", rows, "--model", "mini/small", "--out", out)
-  assert door(monkeypatch, *mine) == 1
+  assert door(*mine) == 1
   assert answer.id in capsys.readouterr().err and not out.exists()
-  assert door(monkeypatch, *mine, "--allow-overlap") == 0
+  assert door(*mine, "--allow-overlap") == 0

@@ -1,6 +1,8 @@
 """Text in, text out, on tiny random T5 directories."""
 
 import importlib.resources
+import pathlib
+import textwrap
 
 import jax.numpy as jnp
 import pytest
@@ -48,7 +50,25 @@ def fixture_decoder(names):
   )
 
 
-def test_ten_lines_of_the_readme(decoder):
+def test_ten_lines_of_the_readme(capsys):
+  """The block itself, on the shipped family."""
+  readme = pathlib.Path(__file__).parents[1] / "README.md"
+  section = readme.read_text("utf-8").split("\n## From Python\n")[1]
+  block = section.split("\n## ")[0]
+  lines = [line for line in block.splitlines() if line.startswith("    ")]
+  names = {}
+  exec(textwrap.dedent("\n".join(lines)), names)
+  result = names["result"]
+  assert result.finish == "eos" and result.text.startswith("Dieses Paket")
+  assert capsys.readouterr().out.splitlines() == [
+      result.text,
+      f"{result.rounds} target passes for {len(result.tokens)} tokens",
+      f"log-probabilities under its law: {result.law_log_probs}",
+  ]
+  assert result.rounds < len(result.tokens) == len(result.law_log_probs)
+
+
+def test_results(decoder):
   results = decoder(
       _TEXTS, Settings(temperature=0.0), max_new_tokens=6, log_probs=True
   )

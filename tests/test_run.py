@@ -224,7 +224,7 @@ def setup_of(family, **options):
 
 
 def plain_tokens(setup):
-  return [row.tokens for row in experiment.decode(setup, setup.plain)]
+  return [row.tokens for row in setup.decode(setup.plain)]
 
 
 def test_gamma(family, self_draft):
@@ -249,7 +249,7 @@ def test_draft_options(family, table):
   """Each changes how well the drafts fit, and the drafter that is run."""
   common = dict(sampling__temperature=1)
   base = setup_of(family, **common)
-  plain = experiment.decode(base, base.plain)
+  plain = base.decode(base.plain)
   alpha = lambda setup: experiment.alpha(setup, plain)[0]
   assert alpha(base) == alpha(setup_of(family, **common))
   changed = lambda **options: setup_of(family, **common, **options)
@@ -409,7 +409,7 @@ def test_text(family, capsys, monkeypatch):
     shown += round_.drafted[: round_.accepted]
     shown += [] if round_.next is None else [round_.next]
   assert tuple(shown) == result.tokens
-  assert result.tokens == experiment.decode(setup, setup.plain)[0].tokens
+  assert result.tokens == setup.decode(setup.plain)[0].tokens
 
 
 def test_text_prefix():

@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 
 from specjax.checkpoints import hf
+from specjax.models import bias
 from specjax.models import cache as cache_lib
 from specjax.models import t5
 from tests import tiny
@@ -214,7 +215,7 @@ def test_encoder_buckets():
   """The table of ml-explore/mlx-examples#113."""
   position = np.arange(10)
   bucket = functools.partial(
-      t5.relative_bucket, bidirectional=True, buckets=32, max_distance=128
+      bias.relative_bucket, bidirectional=True, buckets=32, max_distance=128
   )
   np.testing.assert_array_equal(
       bucket(position), [0, 17, 18, 19, 20, 21, 22, 23, 24, 24]
@@ -227,7 +228,7 @@ def test_encoder_buckets():
 def test_decoder_buckets():
   """Exact to 15, the last from 113 on; what lies ahead has bucket 0."""
   bucket = functools.partial(
-      t5.relative_bucket, bidirectional=False, buckets=32, max_distance=128
+      bias.relative_bucket, bidirectional=False, buckets=32, max_distance=128
   )
   np.testing.assert_array_equal(bucket(-np.arange(17)), np.arange(17))
   np.testing.assert_array_equal(

@@ -6,14 +6,14 @@ Needs torch (extra `parity`). Weights are read with torch's weights-only
 loader, which runs no code from the file.
 """
 
-import argparse
 import pathlib
 import sys
-from typing import Any
+from typing import Any, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import options
 from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import files
 from specjax.checkpoints import hf
@@ -68,7 +68,7 @@ def _read(source: pathlib.Path) -> tuple[dict[str, hf.Tensor], str]:
   if (source / WEIGHTS).is_file():
     paths = [source / WEIGHTS]
   elif (source / INDEX).is_file():
-    paths = list(files.read_index(source / INDEX, ".bin"))
+    paths = list(files.find_shards(source / INDEX, ".bin"))
   else:
     raise UserError(f"{source} holds neither {WEIGHTS} nor {INDEX}")
   stored = {}
@@ -128,17 +128,25 @@ def _reader(torch, value):
   return read
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def _parser() -> options.Parser:
+  parser = options.Parser("specjax.checkpoints.convert", __doc__)
   parser.add_argument("source", metavar="DIR")
   parser.add_argument("destination", metavar="OUT")
   parser.add_argument("--dtype", choices=DTYPES)
-  arguments = parser.parse_args()
-  try:
-    convert(arguments.source, arguments.destination, dtype=arguments.dtype)
-  except UserError as error:
-    sys.exit(str(error))
+  return parser
+
+
+def main(argv: Sequence[str]) -> int:
+  """Converts a directory; returns the exit code."""
+  usage = _parser().format_help
+  return options.door("specjax.checkpoints.convert", usage, work, argv)
+
+
+def work(argv: Sequence[str]) -> None:
+  """What the arguments ask for."""
+  asked = _parser().read(argv)
+  convert(asked.source, asked.destination, dtype=asked.dtype)
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(main(sys.argv))

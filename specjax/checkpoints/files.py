@@ -11,8 +11,10 @@ import uuid
 
 import safetensors
 
-from specjax.errors import UserError
+from specjax.errors import shown, UserError
 
+PICKLES = "pytorch_model*.bin"
+_AGAIN = ": delete it and fetch it again"
 # What a model's directory is made of here; nothing else is ever replaced.
 _OURS = re.compile(
     r"config\.json|model(-\d+-of-\d+)?\.safetensors"
@@ -30,42 +32,68 @@ def read_json(path) -> dict[str, Any]:
     raise UserError(f"{path} cannot be read ({error.strerror})") from None
   # Numbers that are too long, and nesting that is too deep, come among these.
   except (ValueError, RecursionError) as error:
-    raise UserError(f"{path} is not JSON ({error}): fetch it again") from None
+    raise UserError(f"{path} is not JSON ({error}){_AGAIN}") from None
   if not isinstance(fields, dict):
-    raise UserError(f"{path} must hold a JSON object")
+    raise UserError(f"{path} must hold a JSON object{_AGAIN}")
   return fields
 
 
-def read_index(path, suffix: str) -> dict[pathlib.Path, set[str]]:
-  """Reads an index of shards: each file, and the tensors it must hold.
+def read_index(path, suffix: str) -> dict[str, set[str]]:
+  """Reads an index of shards: the name of each, and the tensors in it.
 
   Args:
     path: of an index as Hugging Face writes it, with a `weight_map`.
     suffix: what a shard's name ends in.
 
   Raises:
-    UserError: a shard is missing or unreachable, or its name leads out of the
-      directory.
+    UserError: it is none, or a shard's name leads out of the directory.
   """
-  path = pathlib.Path(path)
   weight_map = read_json(path).get("weight_map")
   if not isinstance(weight_map, dict) or not weight_map:
-    raise UserError(f"{path}: field weight_map must map tensors to files")
+    raise UserError(
+        f"{path}: field weight_map must map tensors to files{_AGAIN}"
+    )
   shards = {}
   for name, file in weight_map.items():
     if not isinstance(file, str) or not re.fullmatch(
         rf"\w[\w.-]*{re.escape(suffix)}", file
     ):
       raise UserError(
-          f"{path}: field weight_map puts {name} in {file!r}; it must be a"
-          f" plain file name that ends in {suffix}"
+          f"{path}: field weight_map puts {shown(name)} in {shown(file)}, which"
+          f" is no plain file name that ends in {suffix}{_AGAIN}"
       )
-    shards.setdefault(path.parent / file, set()).add(name)
+    shards.setdefault(file, set()).add(name)
+  return shards
+
+
+def find_shards(path, suffix: str) -> dict[pathlib.Path, set[str]]:
+  """The files of `read_index`, which are there, each with its tensors.
+
+  Raises:
+    UserError: a shard is missing or unreachable, or the index is none.
+  """
+  path = pathlib.Path(path)
+  names = read_index(path, suffix)
+  shards = {path.parent / name: names[name] for name in names}
   for shard in shards:
     # A file in a directory that may not be searched counts as missing, too.
     if not os.path.isfile(shard):
       raise UserError(f"{shard} is missing, though {path.name} names it")
   return shards
+
+
+def refuse_pickles(directory: pathlib.Path) -> None:
+  """Raises UserError where pickled weights lie in a directory.
+
+  Of a directory that has no others.
+  """
+  pickles = sorted(directory.glob(PICKLES))
+  if pickles:
+    raise UserError(
+        f"{directory} holds only {pickles[0].name}, which is never unpickled"
+        " here; convert it once, python -m specjax.checkpoints.convert"
+        f" {directory} OUT, and give OUT"
+    )
 
 
 @contextlib.contextmanager

@@ -196,14 +196,8 @@ def _weight_files(directory) -> dict[pathlib.Path, set[str] | None]:
   if (directory / WEIGHTS).is_file():
     return {directory / WEIGHTS: None}
   if (directory / INDEX).is_file():
-    return files.read_index(directory / INDEX, ".safetensors")
-  pickles = sorted(directory.glob("pytorch_model*.bin"))
-  if pickles:
-    raise UserError(
-        f"{directory} holds only {pickles[0].name}, which is never unpickled"
-        " here; convert it once: python -m specjax.checkpoints.convert"
-        f" {directory} OUT"
-    )
+    return files.find_shards(directory / INDEX, ".safetensors")
+  files.refuse_pickles(directory)
   raise UserError(f"{directory} holds neither {WEIGHTS} nor {INDEX}")
 
 

@@ -6,21 +6,19 @@ Face cache, a download by huggingface_hub.
 
 import fnmatch
 from importlib import resources
-import json
 import os
 import pathlib
 import re
 from typing import Callable
 
 from specjax import hub
+from specjax.checkpoints import files
 from specjax.checkpoints import hf
 from specjax.checkpoints import tokenizer
 from specjax.errors import UserError
 
 _CONFIG = "config.json"
-_PICKLES = "pytorch_model*.bin"
 _WANTED = (_CONFIG, "model*.safetensors", hf.INDEX, *tokenizer.FILES)
-_SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -81,7 +79,7 @@ def find(name: str, *, hint: str) -> pathlib.Path | None:
   except hub.Unavailable as error:
     raise UserError(_cannot(name, str(error), hint)) from None
   missing = _lacking(there.__contains__)
-  if missing == hf.WEIGHTS and fnmatch.filter(there, _PICKLES):
+  if missing == hf.WEIGHTS and fnmatch.filter(there, files.PICKLES):
     raise UserError(
         f"{name} has no safetensors: fetch it with `hf download {name}"
         " --local-dir DIR`, then python -m specjax.checkpoints.convert DIR OUT"
@@ -95,13 +93,8 @@ def find(name: str, *, hint: str) -> pathlib.Path | None:
 def _complete(folder: pathlib.Path) -> pathlib.Path:
   """`folder`, a person's own; UserError where a file is missing."""
   missing = _missing(folder)
-  pickles = sorted(folder.glob(_PICKLES))
-  if missing == hf.WEIGHTS and pickles:
-    raise UserError(
-        f"{folder} holds only {pickles[0].name}, which is never unpickled here;"
-        f" convert it once, python -m specjax.checkpoints.convert {folder} OUT,"
-        " and give OUT"
-    )
+  if missing == hf.WEIGHTS:
+    files.refuse_pickles(folder)
   if missing:
     raise UserError(
         f"{folder} has no {missing}: fetch it again, or give the folder of a"
@@ -119,8 +112,8 @@ def _missing(folder: pathlib.Path) -> str | None:
   has = lambda file: os.path.isfile(folder / file)
   missing = _lacking(has)
   if missing is None and not has(hf.WEIGHTS):
-    shards = _shards(folder / hf.INDEX)
-    missing = next((shard for shard in shards if not has(shard)), None)
+    shards = files.read_index(folder / hf.INDEX, ".safetensors")
+    missing = next((shard for shard in sorted(shards) if not has(shard)), None)
   return missing
 
 
@@ -133,21 +126,6 @@ def _lacking(has: Callable[[str], bool]) -> str | None:
   if not any(map(has, tokenizer.FILES)):
     return " or ".join(tokenizer.FILES)
   return None
-
-
-def _shards(index: pathlib.Path) -> list[str]:
-  """The files that an index of shards names."""
-  try:
-    shards = set(json.loads(index.read_bytes())["weight_map"].values())
-    if shards and all(map(_SHARD.fullmatch, shards)):
-      return sorted(shards)
-  except (AttributeError, LookupError, OSError, RecursionError, TypeError,
-          ValueError):
-    pass
-  raise UserError(
-      f"{index} is not JSON whose weight_map names a file for each tensor:"
-      " delete it and fetch it again"
-  )
 
 
 def _cannot(name: str, why: str, hint: str) -> str:

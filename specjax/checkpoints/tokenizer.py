@@ -78,7 +78,11 @@ class Tokenizer:
   """
 
   def __init__(self, path):
-    """Reads one file, a spiece.model or a tokenizer.json."""
+    """Reads one file, a spiece.model or a tokenizer.json.
+
+    Raises:
+      UserError: there is none, or it is no tokenizer of a T5.
+    """
     path = pathlib.Path(path)
     if not path.is_file():
       raise UserError(f"{path} does not exist")
@@ -100,7 +104,11 @@ class Tokenizer:
 
   @classmethod
   def load(cls, directory) -> "Tokenizer":
-    """Reads the tokenizer of a model's directory, spiece.model first."""
+    """Reads the tokenizer of a model's directory, spiece.model first.
+
+    Raises:
+      UserError: there is none, or it is no tokenizer of a T5.
+    """
     directory = pathlib.Path(directory)
     for name in FILES:
       if (directory / name).is_file():
@@ -174,26 +182,13 @@ class Tokenizer:
     parts.append(self._backend.decode(plain))
     return " ".join(part for part in parts if part)
 
-  def stream_pieces(self, blocks: Iterable[Iterable[int]]) -> list[str]:
-    """Text that each block of ids adds; joined, they are `decode` of all.
-
-    A block alone would lose the space before its first word
-    (google/sentencepiece#1043), so each is decoded behind those before it. A
-    character whose bytes are not all there yet waits for the next block.
-    """
-    ids, pieces, done = [], [], ""
-    for block in blocks:
-      ids += [int(i) for i in block]
-      text = self.decode(ids).rstrip("\ufffd")
-      pieces.append(text[len(done) :])
-      done = text
-    if pieces:
-      pieces[-1] += self.decode(ids)[len(done) :]
-    return pieces
-
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:
-  """Refuses a draft whose ids mean other text than the target's."""
+  """Refuses a draft whose ids mean other text than the target's.
+
+  Raises:
+    UserError: an id differs; the first that does is named.
+  """
   if target.fingerprint() == draft.fingerprint():
     return
   if target.size != draft.size:

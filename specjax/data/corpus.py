@@ -18,7 +18,6 @@ put aside: gcc-11 and gcc-12 are one group) and pages stay together, in both
 tasks. Needs Debian's apt and dpkg-deb; the same indices give the same bytes.
 """
 
-import argparse
 import collections
 import contextlib
 import hashlib
@@ -26,11 +25,12 @@ import json
 import os
 import pathlib
 import re
-import shutil
-import subprocess
-from typing import Iterable, Iterator
+import sys
+from typing import Iterable, Iterator, Sequence
 
+from specjax import options
 from specjax import writing
+from specjax.data import apt
 from specjax.data import sources
 from specjax.data import tasks
 from specjax.data.sources import Row, normalised
@@ -40,8 +40,6 @@ TASKS = ("ende", "summ")
 SPLITS = ("train", "dev", "test")
 DEV_ROWS = 1000
 TEST_ROWS = 200
-HELP_PACKAGES = ("libreoffice-help-de", "libreoffice-help-en-us")
-_INDICES = ("i18n_Translation-en", "i18n_Translation-de", "binary-amd64_Pack")
 # Shares of the 200 test rows of `ende`: (origin, kind).
 TEST_MIX = {
     ("debian", "synopsis"): 40,
@@ -161,102 +159,6 @@ def _test_rows(rows: list[Row], task: str, count: int) -> list[Row]:
   return chosen
 
 
-def _run(command: list, **options) -> bytes:
-  """Runs a command of Debian's; raises UserError with its last line."""
-  if not shutil.which(command[0]):
-    raise UserError(
-        f"corpus: {command[0]} is missing; the corpus is built where Debian's"
-        " or Ubuntu's apt is"
-    )
-  done = subprocess.run(command, capture_output=True, check=False, **options)
-  if done.returncode:
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    last = lines[-1] if lines else "no message"
-    raise UserError(f"corpus: {command[0]} failed ({last}); try again")
-  return done.stdout
-
-
-def _apt_options(state: pathlib.Path) -> list[str]:
-  """Options that keep apt inside `state` and away from the system's lists."""
-  for name in ("lists/partial", "archives/partial"):
-    (state / name).mkdir(parents=True, exist_ok=True)
-  options = {
-      "Dir::State::Lists": state / "lists",
-      "Dir::Cache": state,
-      "Acquire::Languages": "en,de",
-      "APT::Architecture": "amd64",
-      "APT::Sandbox::User": "",
-  }
-  return [part for k, v in options.items() for part in ("-o", f"{k}={v}")]
-
-
-def _found(state: pathlib.Path, ending: str) -> list[pathlib.Path]:
-  return sorted((state / "lists").glob(f"*bookworm_main_{ending}*"))
-
-
-def _index(state: pathlib.Path, ending: str) -> str:
-  found = _found(state, ending)
-  if not found:
-    raise UserError(
-        f"corpus: no index {ending} of bookworm's main; add Debian bookworm to"
-        " apt's sources"
-    )
-  helper = "/usr/lib/apt/apt-helper"
-  try:
-    return _run([helper, "cat-file", str(found[0])]).decode()
-  except UnicodeDecodeError:
-    raise UserError(
-        f"corpus: {found[0]} is damaged; delete it and try again"
-    ) from None
-
-
-def _archive(state: pathlib.Path) -> str:
-  """Returns which archive the indices are of: its version and date."""
-  lists = state / "lists"
-  found = sorted(lists.glob("*bookworm_InRelease"))
-  # Of an archive that signs in a file of its own.
-  found += sorted(lists.glob("*bookworm_Release"))
-  if not found:
-    raise UserError(
-        f"corpus: {lists} has the indices of bookworm, but no InRelease file;"
-        " delete that folder and try again"
-    )
-  release = found[0].read_text("utf-8", errors="replace")
-  return "; ".join(re.findall(r"^(?:Version|Date): .*$", release, re.M))
-
-
-def fetch(state: pathlib.Path) -> None:
-  """Downloads the indices and the two help packages that aren't there yet."""
-  options = _apt_options(state)
-  if not all(_found(state, ending) for ending in _INDICES):
-    _run(["apt-get", *options, "-q", "update"])
-  for package in HELP_PACKAGES:
-    folder = state / package
-    if folder.exists():
-      continue
-    wanted = f"{package}/bookworm"
-    _run(["apt-get", *options, "-q", "download", wanted], cwd=state)
-    archives = sorted(state.glob(package + "_*.deb"))
-    if not archives:
-      raise UserError(f"corpus: no {package} came to {state}; try again")
-    archive = archives[-1]
-    part = state / (package + ".part")
-    _run(["dpkg-deb", "-x", archive, part])
-    os.replace(part, folder)
-
-
-def _help_pages(state: pathlib.Path) -> Iterator[tuple[str, str, str]]:
-  german, english = (
-      state / package / "usr/share/libreoffice/help" / language / "text"
-      for package, language in zip(HELP_PACKAGES, ("de", "en-US"))
-  )
-  for path in sorted(english.rglob("*.html")):
-    page = path.relative_to(english)
-    if (german / page).exists():
-      texts = (each.read_text("utf-8") for each in (path, german / page))
-      yield page.with_suffix("").as_posix(), *texts
-
-
 def _json_lines(rows: Iterable[Row], fields: Iterable[str]) -> str:
   picked = ({name: getattr(row, name) for name in fields} for row in rows)
   lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in picked)
@@ -291,20 +193,48 @@ def split_file(folder: pathlib.Path, task: str, split: str) -> pathlib.Path:
   return pathlib.Path(folder) / f"{task}.{split}.jsonl"
 
 
+def split_files(
+    folder: pathlib.Path, chosen: Iterable[str], split: str
+) -> list[pathlib.Path]:
+  """Returns the files of one split of some tasks.
+
+  Raises:
+    UserError: one is missing.
+  """
+  paths = [split_file(folder, task, split) for task in chosen]
+  for path in paths:
+    if not path.is_file():
+      raise UserError(
+          f"corpus: {path} is missing; python -m specjax.data.corpus --out"
+          f" {folder} makes it"
+      )
+  return paths
+
+
 def read_split(
     folder: pathlib.Path, task: str, split: str
 ) -> list[tuple[str, str]]:
-  """Returns (source with T5's prefix, reference) of each row, in file order."""
+  """Returns (source with T5's prefix, reference) of each row, in file order.
+
+  Raises:
+    UserError: the split can't be read, or a line of it is no row.
+  """
   examples = tasks.read_jsonl(split_file(folder, task, split))
   return [(_PREFIXES[task] + e.source, e.reference) for e in examples]
 
 
 def read_rows(state: pathlib.Path) -> dict[str, list[Row]]:
-  """Returns all rows of both tasks, from what `fetch` brought."""
-  english, german, packages = (_index(state, name) for name in _INDICES)
+  """Returns all rows of both tasks, from what apt.fetch brought.
+
+  Raises:
+    UserError: an index is missing or damaged, or a task has no rows.
+  """
+  english, german, packages = (
+      apt.index(state, name) for name in apt.INDICES
+  )
   owners = sources.source_packages(packages)
   ende = list(sources.debian_pairs(english, german, owners))
-  ende += sources.help_pairs(_help_pages(state))
+  ende += sources.help_pairs(apt.help_pages(state))
   summ = list(sources.debian_summaries(english, owners))
   for task, rows in zip(TASKS, (ende, summ)):
     if not rows:
@@ -322,20 +252,24 @@ def build(folder: pathlib.Path) -> None:
     UserError: apt is missing, the archive can't be reached or gave what is no
       archive, or nothing can be written to the folder.
   """
-  with _plain_errors():
+  with plain_errors():
     folder = pathlib.Path(os.path.realpath(folder))
     files = [split_file(folder, t, s) for t in TASKS for s in SPLITS]
     if not all(path.exists() for path in files):
       state = folder / "apt"
-      fetch(state)
+      apt.fetch(state)
       # All is read before anything is written.
-      archive = _archive(state)
+      archive = apt.archive(state)
       _write_splits(folder, split_rows(read_rows(state)), archive)
 
 
 @contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-  """Says in one line what the file system refused."""
+def plain_errors() -> Iterator[None]:
+  """Says in one line what the file system refused.
+
+  Raises:
+    UserError: in place of an OSError.
+  """
   try:
     yield
   except OSError as error:
@@ -363,31 +297,42 @@ def _write_splits(folder: pathlib.Path, splits, archive: str) -> None:
 
 
 def write_heldout(folder: pathlib.Path, heldout: pathlib.Path) -> None:
-  """Writes the test splits as the package ships them: id, source, reference."""
-  with _plain_errors():
+  """Writes the test splits as the package ships them: id, source, reference.
+
+  Raises:
+    UserError: a split can't be read, or nothing can be written to `heldout`.
+  """
+  with plain_errors():
     for task in TASKS:
       rows = tasks.read_jsonl(split_file(folder, task, "test"))
       lines = _json_lines(rows, ("id", "source", "reference"))
       writing.write(pathlib.Path(heldout) / f"{task}.jsonl", lines)
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def _parser() -> options.Parser:
+  parser = options.Parser("specjax.data.corpus", __doc__)
   parser.add_argument("--out", type=pathlib.Path, required=True)
   parser.add_argument(
       "--heldout", type=pathlib.Path, help="where to write the shipped rows"
   )
-  arguments = parser.parse_args()
-  try:
-    build(arguments.out)
-    if arguments.heldout:
-      write_heldout(arguments.out, arguments.heldout)
-  except UserError as error:
-    parser.exit(1, f"{error}\n")
-  readme = arguments.out / "README.md"
+  return parser
+
+
+def main(argv: Sequence[str]) -> int:
+  """Builds a corpus and prints its README; returns the exit code."""
+  return options.door("specjax.data.corpus", _parser().format_help, work, argv)
+
+
+def work(argv: Sequence[str]) -> None:
+  """What the arguments ask for."""
+  asked = _parser().read(argv)
+  build(asked.out)
+  if asked.heldout:
+    write_heldout(asked.out, asked.heldout)
+  readme = asked.out / "README.md"
   # It may have been removed from a corpus that is complete without it.
-  print(readme.read_text("utf-8") if readme.is_file() else arguments.out)
+  print(readme.read_text("utf-8") if readme.is_file() else asked.out)
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(main(sys.argv))

@@ -16,15 +16,16 @@ useful ones are listed; in the others' place the unigram stands. 60,000 pairs
 of 8,100 ids take 289 KB.
 """
 
-import argparse
 import dataclasses
 import pathlib
+import sys
 from typing import Iterable, Sequence
 
 import numpy as np
 
 from specjax import checks
 from specjax import errors
+from specjax import options
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import resolve
 from specjax.checkpoints import tokenizer as tokenizer_lib
@@ -217,51 +218,40 @@ def _count(texts: list[str], tokenizer: tokenizer_lib.Tokenizer) -> Counts:
   return count(rows, tokenizer.pad_id, tokenizer.size)
 
 
-def _files(folder: pathlib.Path, chosen: list[str], split: str):
-  """Files of a corpus's split; errors.UserError where one is missing."""
-  paths = [corpus.split_file(folder, task, split) for task in chosen]
-  for path in paths:
-    if not path.is_file():
-      raise errors.UserError(
-          f"corpus: {path} is missing; python -m specjax.data.corpus --out"
-          f" {folder} makes it"
-      )
-  return paths
-
-
-def _tokenizer(arguments) -> tokenizer_lib.Tokenizer:
+def _tokenizer(asked) -> tokenizer_lib.Tokenizer:
   """The named model's tokenizer, else the corpus's own."""
-  if arguments.model:
+  if asked.model:
     hint = "or give the folder of a model of the same vocabulary"
-    folder = resolve.resolve(arguments.model, hint=hint)
-  elif arguments.corpus:
-    folder = arguments.corpus
+    folder = resolve.resolve(asked.model, hint=hint)
+  elif asked.corpus:
+    folder = asked.corpus
   else:
     raise errors.UserError("model: name the target that --train is for")
   return tokenizer_lib.Tokenizer.load(folder)
 
 
-def run(arguments) -> None:
-  """Counts, writes and says what came of it."""
-  chosen = arguments.task or list(corpus.TASKS)
-  train = arguments.train or _files(arguments.corpus, chosen, "train")
-  tokenizer = _tokenizer(arguments)
+def work(argv: Sequence[str]) -> None:
+  """What the arguments ask for."""
+  asked = _parser().read(argv)
+  chosen = asked.task or list(corpus.TASKS)
+  train = asked.train or corpus.split_files(asked.corpus, chosen, "train")
+  tokenizer = _tokenizer(asked)
   table, counts = build(
       train,
       tokenizer,
-      pairs=arguments.pairs,
-      successors=arguments.successors,
-      allow_overlap=arguments.allow_overlap,
+      pairs=asked.pairs,
+      successors=asked.successors,
+      allow_overlap=asked.allow_overlap,
   )
-  ngrams.save(arguments.out, table)
-  table = ngrams.load(str(arguments.out), tokenizer)
+  ngrams.save(asked.out, table)
+  table = ngrams.load(str(asked.out), tokenizer)
   print(
-      f"{arguments.out}: {arguments.out.stat().st_size / 1e3:.0f} KB;"
+      f"{asked.out}: {asked.out.stat().st_size / 1e3:.0f} KB;"
       f" {counts.token_V.sum():,} tokens,"
       f" {len(table.successor_E):,} of {len(counts.pair_E):,} pairs listed"
   )
-  for task in [] if arguments.train else chosen:
-    [dev] = _files(arguments.corpus, [task], "dev")
+  for task in [] if asked.train else chosen:
+    [dev] = corpus.split_files(asked.corpus, [task], "dev")
     seen = _count(references([dev]), tokenizer)
     unigram, bigram = cross_entropy(table, seen)
     print(
@@ -270,8 +260,8 @@ def run(arguments) -> None:
     )
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def _parser() -> options.Parser:
+  parser = options.Parser("specjax.data.ngrams", __doc__)
   source = parser.add_mutually_exclusive_group(required=True)
   source.add_argument("--corpus", type=pathlib.Path, help="folder of a corpus")
   source.add_argument(
@@ -296,12 +286,13 @@ def main() -> None:
       action="store_true",
       help="count held-out references, too",
   )
-  arguments = parser.parse_args()
-  try:
-    run(arguments)
-  except errors.UserError as error:
-    parser.exit(1, f"{error}\n")
+  return parser
+
+
+def main(argv: Sequence[str]) -> int:
+  """Counts, writes and says what came of it; returns the exit code."""
+  return options.door("specjax.data.ngrams", _parser().format_help, work, argv)
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(main(sys.argv))

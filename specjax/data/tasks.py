@@ -131,7 +131,11 @@ def load_task(
 
 
 def from_text(text: str, prefix: str = "") -> list[Example]:
-  """Returns one example with a person's own text and no reference."""
+  """Returns one example with a person's own text and no reference.
+
+  Raises:
+    UserError: the text is empty.
+  """
   if not text.strip():
     raise UserError("data.text: the text is empty; give something to decode")
   return [Example("text", prefix + text)]
@@ -173,7 +177,11 @@ def read_jsonl(path: Path) -> Iterator[Example]:
 
 
 def read_text_pair(source: Path, reference: Path) -> Iterator[Example]:
-  """Yields examples of two files whose lines correspond."""
+  """Yields examples of two files whose lines correspond.
+
+  Raises:
+    UserError: a file can't be read, or has fewer lines than the other.
+  """
   pairs = itertools.zip_longest(_lines(source), _lines(reference))
   for number, (left, right) in enumerate(pairs, 1):
     if left is None or right is None:

@@ -1,70 +1,33 @@
-"""What drafters share that draw a chain of tokens from a law each."""
+"""What drafters share that take gamma tokens, one after another."""
 
-import dataclasses
 from typing import ClassVar
-
-import jax.numpy as jnp
 
 from specjax import checks
 from specjax import errors
-from specjax import sampling as sampling_lib
-from specjax import settings as settings_lib
-from specjax.verify import proposal as proposals
 
 # The least and the most tokens of a round.
 GAMMAS = (1, 1024)
 
 
-def check_gamma(gamma) -> None:
-  """Raises errors.UserError where `gamma` is no number of drafted tokens."""
-  low, high = GAMMAS
-  errors.require(
-      checks.is_whole(gamma, low, high),
-      "gamma",
-      f"give a whole number from {low} to {high}, or for plain decoding"
-      " take no drafts",
-      gamma,
-  )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Chain:
-  """Options of a drafter that takes gamma tokens, one after another.
-
-  A drafter adds `gamma` and what its logits come from.
-
-  Attributes:
-    argmax: draft the argmax and report point masses, at any temperature.
-    temperature: of the drafts in sampled rows; None is the row's own.
-    top_k: likewise.
-    top_p: likewise.
+  """A chain of gamma tokens; a drafter adds the field, and where they are from.
 
   Raises:
-    errors.UserError: a value is out of its range; the message names it.
+    errors.UserError: gamma is out of its range.
   """
 
-  argmax: bool = False
-  temperature: float | None = None
-  top_k: int | None = None
-  top_p: float | None = None
-
+  gamma: int
   taps: ClassVar[tuple[int, ...]] = ()
 
   def __post_init__(self):
-    check_gamma(self.gamma)
+    low, high = GAMMAS
     errors.require(
-        isinstance(self.argmax, bool),
-        "argmax",
-        "give True or False",
-        self.argmax,
+        checks.is_whole(self.gamma, low, high),
+        "gamma",
+        f"give a whole number from {low} to {high}, or for plain decoding"
+        " take no drafts",
+        self.gamma,
     )
-    # Refuses what no law can be made of, and names it.
-    settings_lib.Settings(**self._own())
-
-  @property
-  def kind(self) -> proposals.Kind:
-    """Sampled chain, or point masses where the argmax is drafted."""
-    return proposals.Kind.POINT if self.argmax else proposals.Kind.CHAIN
 
   @property
   def nodes(self) -> int:
@@ -76,72 +39,7 @@ class Chain:
     """G = gamma."""
     return self.gamma
 
-  def draw(self, logits_BV, context, key_B, node):
-    """Draft token `node` from the source's own logits.
-
-    Args:
-      logits_BV: of any width.
-      context: at the top of the round, from `with_settings`.
-      key_B: the rows' keys of this round.
-      node: place in the chain.
-
-    Returns:
-      token_B in the target's vocabulary, and the Law that it was drawn from;
-      None for point masses.
-    """
-    settings = context.sampling
-    width = settings.suppressed_V.shape[0]
-    law = sampling_lib.make_law(
-        sampling_lib.fit_width(logits_BV, width),
-        settings,
-        context.length_B - context.prompt_B + node,
-    )
-    if self.argmax:
-      return law.best, None
-    draw_key_B = sampling_lib.fold(key_B, sampling_lib.Purpose.DRAFT, node)
-    return law.draw(draw_key_B), law
-
-  def proposal(self, tokens_BN, law, context) -> proposals.Proposal:
-    """The drawn tokens with their laws, leading [B, N] or None.
-
-    Fewer than gamma count where a narrower source has no token to draw: such
-    a node was drawn from nothing, so it may not be judged as if it were.
-    Whether a law is empty is known before the token is drawn.
-    """
-    count_B = jnp.full_like(context.length_B, self.gamma)
-    if law is not None:
-      drawn_BN = jnp.cumprod(law.possible, axis=1, dtype=jnp.int32)
-      count_B = jnp.sum(drawn_BN, axis=1)
-    return proposals.Proposal(tokens_BN, count_B, law, self.kind)
-
-  def with_settings(self, context, width: int):
-    """The context, with the drafter's own settings in sampled rows."""
-    sampling = context.sampling
-
-    def own(name, value):
-      row_B = getattr(sampling, f"{name}_B")
-      # More than V keeps all as V does, and fits an int32.
-      value = min(value, width) if name == "top_k" else value
-      return jnp.where(
-          sampling.greedy_B, row_B, jnp.asarray(value, row_B.dtype)
-      )
-
-    return context.replace(
-        sampling=sampling.replace(
-            **{f"{name}_B": own(name, x) for name, x in self._own().items()}
-        )
-    )
-
   def observe(self, params, state, tokens_BT, features, count_B, context):
     """Nothing: the next round reads what was emitted."""
     del params, tokens_BT, features, count_B, context
     return state
-
-  def _own(self) -> dict[str, float]:
-    """The settings that are the drafter's own."""
-    settings = {
-        "temperature": self.temperature,
-        "top_k": self.top_k,
-        "top_p": self.top_p,
-    }
-    return {name: x for name, x in settings.items() if x is not None}

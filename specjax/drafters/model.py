@@ -8,7 +8,7 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
-from specjax.drafters import chain
+from specjax.drafters import drawing
 from specjax.models import cache as cache_lib
 from specjax.models import reading
 
@@ -22,7 +22,7 @@ class ModelState:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelDrafter(chain.Chain):
+class ModelDrafter(drawing.DrawingChain):
   """Draws gamma tokens one after another from a draft model.
 
   Every round's first step re-reads the two newest tokens, so the cache is
@@ -32,6 +32,9 @@ class ModelDrafter(chain.Chain):
   Attributes:
     module: the draft model; encoder-decoders read the source themselves.
     gamma: tokens a round.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
   """
 
   module: nn.Module

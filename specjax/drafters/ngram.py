@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import errors
-from specjax.drafters import chain
+from specjax.drafters import drawing
 
 # What a drafter's order may be: without context, or given the newest token.
 UNIGRAM, BIGRAM = 1, 2
@@ -75,7 +75,7 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
-class NgramDrafter(chain.Chain):
+class NgramDrafter(drawing.DrawingChain):
   """Draws gamma tokens, one after another, from a Table.
 
   The first context is the newest committed token, which at the beginning of
@@ -84,6 +84,9 @@ class NgramDrafter(chain.Chain):
   Attributes:
     order: UNIGRAM or BIGRAM.
     gamma: tokens a round.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
   """
 
   order: int

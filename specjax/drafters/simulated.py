@@ -61,7 +61,7 @@ def replay(texts: dict[int, tuple[int, ...]], alpha: float) -> Replay:
 
 
 @dataclasses.dataclass(frozen=True)
-class SimulatedDrafter:
+class SimulatedDrafter(chain.Chain):
   """Replays texts, each token right with probability alpha.
 
   A wrong token is any other one, all alike. Nothing is drafted where nothing
@@ -80,20 +80,6 @@ class SimulatedDrafter:
 
   kind = proposals.Kind.POINT
   argmax = False
-  taps = ()
-
-  def __post_init__(self):
-    chain.check_gamma(self.gamma)
-
-  @property
-  def nodes(self) -> int:
-    """N = gamma."""
-    return self.gamma
-
-  @property
-  def depth(self) -> int:
-    """G = gamma."""
-    return self.gamma
 
   def prefill(self, params, context, *, prompt_width, slots):
     """Finds each row's text by its request's id."""
@@ -127,11 +113,6 @@ class SimulatedDrafter:
         kind=self.kind,
     )
     return proposal, state
-
-  def observe(self, params, state, tokens_BT, features, count_B, context):
-    """Nothing: the next round compares the texts."""
-    del params, tokens_BT, features, count_B, context
-    return state
 
   @property
   def reader(self) -> "SimulatedDrafter":

@@ -66,7 +66,7 @@ def render(result: Any, pieces: Sequence[str], colour: bool) -> str:
   """All rounds of a result with its trace, the legend and the figures.
 
   Args:
-    result: a pipeline.Result that was decoded with trace=True.
+    result: a outputs.Result that was decoded with trace=True.
     pieces: string of each id of the tokenizer.
     colour: ANSI colours, else marks.
   """

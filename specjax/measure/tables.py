@@ -85,7 +85,7 @@ def _speed(report, details) -> Rows:
       (
           "predicted speed-up",
           f"{number(predicted['theorem_3_8'])}x",
-          f"Theorem 3.8; with v in place of 1"
+          f"Theorem 3.8; with the measured v:"
           f" {number(predicted['with_verify_cost'])}x",
       ),
       *_gap(report),

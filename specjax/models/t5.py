@@ -12,13 +12,13 @@ against an explicit cache.
 
 import dataclasses
 import functools
-import math
 
 from flax import linen as nn
 from flax import struct
 import jax
 import jax.numpy as jnp
 
+from specjax.models import bias as bias_lib
 from specjax.models import cache as cache_lib
 from specjax.models import layers
 from specjax.models import products
@@ -65,63 +65,6 @@ class Memory:
   mask_BL: jax.Array
   key: tuple[jax.Array, ...]
   value: tuple[jax.Array, ...]
-
-
-def relative_bucket(distance, *, bidirectional, buckets, max_distance):
-  """Bucket of key position minus query position (arXiv 1910.10683, 2.1).
-
-  Half of the buckets are exact, the other half grow logarithmically up to
-  `max_distance`; in the encoder keys after the query have buckets of their
-  own.
-
-  Args:
-    distance: int array, key position - query position.
-    bidirectional: True in the encoder.
-    buckets: number of buckets in all.
-    max_distance: distances from here on share the last bucket.
-
-  Returns:
-    int32 array of the shape of `distance`.
-  """
-  offset = 0
-  if bidirectional:
-    buckets //= 2
-    offset = jnp.where(distance > 0, buckets, 0)
-    distance = jnp.abs(distance)
-  else:
-    distance = jnp.maximum(-distance, 0)
-  exact = buckets // 2
-  # The maximum keeps log's argument positive where the exact branch is taken.
-  log_ratio = jnp.log(
-      jnp.maximum(distance, 1).astype(jnp.float32) / exact
-  ) / math.log(max_distance / exact)
-  log_bucket = exact + (log_ratio * (buckets - exact)).astype(jnp.int32)
-  log_bucket = jnp.minimum(log_bucket, buckets - 1)
-  return offset + jnp.where(distance < exact, distance, log_bucket)
-
-
-class RelativeBias(nn.Module):
-  """Bias [B, H, T, S] by the distance of key and query positions."""
-
-  config: T5Config
-  bidirectional: bool
-
-  @nn.compact
-  def __call__(self, query_position_BT, key_position_BS):
-    cfg = self.config
-    table_XH = self.param(
-        "table",
-        nn.initializers.normal(cfg.d_model**-0.5),
-        (cfg.relative_attention_num_buckets, cfg.num_heads),
-    )
-    bucket_BTS = relative_bucket(
-        key_position_BS[:, None, :] - query_position_BT[:, :, None],
-        bidirectional=self.bidirectional,
-        buckets=cfg.relative_attention_num_buckets,
-        max_distance=cfg.relative_attention_max_distance,
-    )
-    bias_BTSH = table_XH.astype(jnp.float32)[bucket_BTS]
-    return jnp.transpose(bias_BTSH, (0, 3, 1, 2))
 
 
 class Attention(nn.Module):
@@ -276,12 +219,19 @@ class T5(nn.Module):
     self.shared = self.param(
         "shared", nn.initializers.normal(1.0), (cfg.vocab_size, cfg.d_model)
     )
-    self.encoder_bias = RelativeBias(cfg, bidirectional=True)
+    bias = functools.partial(
+        bias_lib.RelativeBias,
+        heads=cfg.num_heads,
+        buckets=cfg.relative_attention_num_buckets,
+        max_distance=cfg.relative_attention_max_distance,
+        stddev=cfg.d_model**-0.5,
+    )
+    self.encoder_bias = bias(bidirectional=True)
     self.encoder_layers = [
         EncoderLayer(cfg, self.types) for _ in range(cfg.num_layers)
     ]
     self.encoder_norm = layers.RMSNorm(cfg.layer_norm_epsilon)
-    self.decoder_bias = RelativeBias(cfg, bidirectional=False)
+    self.decoder_bias = bias(bidirectional=False)
     self.decoder_layers = [
         DecoderLayer(cfg, self.types) for _ in range(cfg.num_decoder_layers)
     ]

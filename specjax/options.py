@@ -1,0 +1,140 @@
+"""What the doors share: bad input is one line, and so is an end by Ctrl-C.
+
+    def main(argv):
+      return options.door("specjax.advise", _parser().format_help, work, argv)
+
+    if __name__ == "__main__":
+      sys.exit(main(sys.argv))
+
+`Parser` is for those without a config: argparse, and a guess where an option
+is mistyped.
+"""
+
+import argparse
+import difflib
+import os
+import sys
+from typing import Callable, NoReturn, Sequence
+
+from specjax import checks
+from specjax import errors
+
+
+def door(
+    name: str,
+    usage: Callable[[], str],
+    work: Callable[[Sequence[str]], int | None],
+    argv: Sequence[str],
+    *,
+    interrupted: str = "interrupted",
+) -> int:
+  """Does the work of a door; returns its exit code.
+
+  Args:
+    name: of the module, which begins its lines.
+    usage: makes the text that --help shows.
+    work: takes the arguments; bad input raises errors.UserError. It returns
+      an exit code, or None for 0.
+    argv: as sys.argv, the program's name first.
+    interrupted: what Ctrl-C leaves behind.
+  """
+  try:
+    if {"--help", "-h", "-help"} & set(argv[1:]):
+      print(usage().rstrip())
+      code = 0
+    else:
+      code = work(argv) or 0
+    # What a reader no longer takes is told here, not at Python's end.
+    sys.stdout.flush()
+    return code
+  except errors.UserError as error:
+    line, code = str(error), 1
+  except KeyboardInterrupt:
+    line, code = interrupted, 130
+  except BrokenPipeError:
+    # A reader such as head has seen enough; Python would flush once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+  print(f"{name}: {line}", file=sys.stderr)
+  return code
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+  """A type of argparse: whole numbers of a range."""
+
+  def parse(text: str) -> int:
+    # int() has a limit of its own on digits.
+    good = text.isascii() and text.isdecimal() and len(text) < 9
+    if not good or not checks.is_whole(int(text), least, most):
+      raise argparse.ArgumentTypeError(
+          f"give whole numbers from {least} to {most}, got"
+          f" {errors.shown(text)}"
+      )
+    return int(text)
+
+  return parse
+
+
+class Parser(argparse.ArgumentParser):
+  """Options of a door without a config.
+
+  Args:
+    name: of its module.
+    doc: the module's docstring.
+  """
+
+  def __init__(self, name: str, doc: str):
+    super().__init__(
+        prog=f"python -m {name}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+  def read(self, argv: Sequence[str]) -> argparse.Namespace:
+    """Arguments -> their values.
+
+    Args:
+      argv: as sys.argv, the program's name first.
+
+    Raises:
+      errors.UserError: an option is unknown, missing or out of its range; one
+        line, which names it.
+    """
+    for argument in argv[1:]:
+      # Told before what is missing, which may be what was meant.
+      if argument[:2] == "--" and argument.partition("=")[0] not in self._known:
+        raise errors.UserError(self._no_such(argument))
+    options, rest = self.parse_known_args(list(argv[1:]))
+    if rest:
+      raise errors.UserError(self._no_such(rest[0]))
+    return options
+
+  def error(self, message: str) -> NoReturn:
+    """Bad input is one line, with its remedy.
+
+    Raises:
+      errors.UserError: always.
+    """
+    message = message.removeprefix("argument ")
+    name, _, rest = message.partition(": ")
+    if rest == "expected one argument":
+      message = f"{name}: give a value; --help shows one"
+    raise errors.UserError(message)
+
+  @property
+  def _known(self) -> list[str]:
+    """Names of all options, --help the first of the long ones."""
+    return [x for action in self._actions for x in action.option_strings]
+
+  def _no_such(self, argument: str) -> str:
+    """The line for an argument that is not understood."""
+    name = argument.partition("=")[0]
+    if not name.startswith("-"):
+      return (
+          f"{errors.shown(argument)}: is not understood; options look like"
+          f" {[x for x in self._known if x.startswith('--')][1]}"
+      )
+    near = difflib.get_close_matches(name, self._known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "--help lists all"
+    return f"{errors.shown(name)[1:-1]}: there is no such option; {hint}"

@@ -159,3 +159,20 @@ def test_the_key_checker_checks():
   with jax.debug_key_reuse(True):
     with pytest.raises(Exception, match="already consumed"):
       draw(jax.random.key(0))
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_reported_log_probs_and_traces_are_linear(rounds):
+  """vllm-project/vllm#4672: twice the budget, at most 2.2 times the memory."""
+  loop, tables = SPECULATIVE
+  rule = TokenRule(trace=rounds)
+  loop = Loop(MODEL, loop.drafter, rule, log_probs=True, trace=rounds)
+  batch = make_batch(loop, (None,), [(0, 1), (3,)], [Settings()], [20, 11])
+
+  def needed(budget):
+    """Bytes of the state and of what a decoding makes beside it."""
+    state = loop.prefill(*tables, batch, budget)
+    text = Loop.run.lower(loop, *tables, state).compile().memory_analysis()
+    return text.argument_size_in_bytes + text.temp_size_in_bytes
+
+  assert needed(2000) < 2.2 * needed(1000)

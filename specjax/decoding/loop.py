@@ -265,13 +265,14 @@ def _note_log_probs(state, law, logits_BTV, emitted_BT, count_B):
   """Log-probabilities of the emitted tokens, where asked."""
   if state.log_probs is None:
     return None
-  log_p_BTV = jax.nn.log_softmax(logits_BTV.astype(jnp.float32))
-  model_BT = jnp.take_along_axis(log_p_BTV, emitted_BT[..., None], axis=-1)
+  logits_BTV = logits_BTV.astype(jnp.float32)
+  own_BT1 = jnp.take_along_axis(logits_BTV, emitted_BT[..., None], axis=-1)
+  model_BT = own_BT1[..., 0] - jax.nn.logsumexp(logits_BTV, axis=-1)
   note = lambda buffer, values: state_lib.write_rows(
       buffer, values, state.length_B, count_B
   )
   return state_lib.LogProbs(
-      model_BS=note(state.log_probs.model_BS, model_BT[..., 0]),
+      model_BS=note(state.log_probs.model_BS, model_BT),
       law_BS=note(state.log_probs.law_BS, law.log_prob(emitted_BT)),
   )
 

@@ -83,6 +83,20 @@ def write(key_BHKS, value_BHSK, new_key_BHTK, new_value_BHTK, slot_BT):
   )
 
 
+def extend(
+    cache: Cache | None, layer: int, new_key_BHTK, new_value_BHTK, slot_BT
+):
+  """`write` of one layer; what is new is all there is where there is no cache.
+
+  Returns:
+    key_BHKS and value_BHSK.
+  """
+  if cache is None:
+    return jnp.swapaxes(new_key_BHTK, 2, 3), new_value_BHTK
+  key_BHKS, value_BHSK = cache.key[layer], cache.value[layer]
+  return write(key_BHKS, value_BHSK, new_key_BHTK, new_value_BHTK, slot_BT)
+
+
 def chain_query(tokens_BT, start_B, slots: int, active_BT) -> Query:
   """A query whose tokens follow one another from position `start_B`.
 
@@ -106,4 +120,15 @@ def chain_query(tokens_BT, start_B, slots: int, active_BT) -> Query:
       slot_BT=jnp.where(active_BT, position_BT, slots),
       mask_BTS=position_S <= position_BT[:, :, None],
       position_BS=jnp.broadcast_to(position_S, (batch, slots)),
+  )
+
+
+def whole_query(tokens_BT) -> Query:
+  """A query of whole texts, for a pass without a cache."""
+  batch, length = tokens_BT.shape
+  return chain_query(
+      tokens_BT,
+      jnp.zeros((batch,), jnp.int32),
+      length,
+      jnp.ones((batch, length), bool),
   )

@@ -11,9 +11,28 @@ half of the bytes.
 import jax
 import jax.numpy as jnp
 
+# How kernels lie: [out, in] or [in, out]. All that depends on it is below.
+OUT_IN = False
 _PARTS = 3  # of 8 bits each: the 24 of a float32
 # On a CPU: with more rows than this the arithmetic counts, not the bytes.
 _FEW_ROWS = 16
+
+
+def kernel_shape(inside: int, out: tuple[int, ...]) -> tuple[int, ...]:
+  """Shape of a kernel; `out` is (out,), or (M, out) for M products in one."""
+  return (*out, inside) if OUT_IN else (inside, *out)
+
+
+def to_kernel(matrix):
+  """A matrix [out, in] or [M, out, in], as files have it -> a kernel."""
+  axes = tuple(range(matrix.ndim))
+  return matrix if OUT_IN else matrix.transpose(axes[-1:] + axes[:-1])
+
+
+def from_kernel(kernel):
+  """What `to_kernel` was given."""
+  axes = tuple(range(kernel.ndim))
+  return kernel if OUT_IN else kernel.transpose(axes[1:] + axes[:1])
 
 
 def precision(dtype) -> jax.lax.Precision | None:
@@ -34,15 +53,15 @@ def carried(dtype, platform: str) -> jnp.dtype:
   return jnp.dtype(jnp.float32 if platform == "cpu" else dtype)
 
 
-def product(x, kernel, dtype, *, out_in: bool = False):
+def product(x, kernel, dtype, *, out_in: bool = OUT_IN):
   """x W, summed in float32.
 
   Args:
     x: [..., in], of any type.
-    kernel: [in, out] or [in, M, out], in `dtype`, or in bfloat16 where `dtype`
-      is float32.
+    kernel: of `kernel_shape`, in `dtype`, or in bfloat16 where `dtype` is
+      float32.
     dtype: that x is rounded to, float32 or bfloat16.
-    out_in: the kernel is [out, in].
+    out_in: the kernel is [out, in] or [M, out, in].
 
   Returns:
     [..., out] or [..., M, out], float32.
@@ -64,7 +83,7 @@ def _dot(rows, kernel, out_in: bool):
   return jax.lax.dot_general(
       rows,
       kernel,
-      (((1,), (1 if out_in else 0,)), ((), ())),
+      (((1,), (kernel.ndim - 1 if out_in else 0,)), ((), ())),
       precision=precision(kernel.dtype),
       preferred_element_type=jnp.float32,
   )

@@ -45,6 +45,11 @@ class T5Config:
   eos_token_id: int = 1
 
   @property
+  def ends(self) -> tuple[int, ...]:
+    """The ids that end a text."""
+    return (self.eos_token_id,)
+
+  @property
   def logit_scale(self) -> float:
     """D^-0.5 where the head is the embedding (v1.0), else 1."""
     return self.d_model**-0.5 if self.tied else 1.0
@@ -120,24 +125,10 @@ class Attention(nn.Module):
     )
 
 
-class FeedForward(nn.Module):
+def feed_forward(config: T5Config, types: layers.Types) -> layers.FeedForward:
   """ReLU (v1.0) or gated GELU (v1.1) feed-forward."""
-
-  config: T5Config
-  types: layers.Types
-
-  @nn.compact
-  def __call__(self, x_BTD):
-    cfg = self.config
-    linear = functools.partial(layers.Linear, types=self.types)
-    into = cfg.d_model**-0.5
-    if cfg.gated:
-      x_BTMF = linear((2, cfg.d_ff), stddev=(into, into), name="wi")(x_BTD)
-      gate_BTF = jax.nn.gelu(x_BTMF[:, :, 0], approximate=True)
-      hidden_BTF = gate_BTF * x_BTMF[:, :, 1]
-    else:
-      hidden_BTF = jax.nn.relu(linear(cfg.d_ff, stddev=into, name="wi")(x_BTD))
-    return linear(cfg.d_model, stddev=cfg.d_ff**-0.5, name="wo")(hidden_BTF)
+  activation = layers.gelu if config.gated else jax.nn.relu
+  return layers.FeedForward(config.d_ff, activation, types, config.gated)
 
 
 class EncoderLayer(nn.Module):
@@ -151,7 +142,7 @@ class EncoderLayer(nn.Module):
     self.attention_norm = norm()
     self.attention = Attention(self.config, self.types)
     self.feed_forward_norm = norm()
-    self.feed_forward = FeedForward(self.config, self.types)
+    self.feed_forward = feed_forward(self.config, self.types)
 
   def __call__(self, x_BLD, bias_BHLL, mask_BLL):
     query_BHLK, key_BHLK, value_BHLK = self.attention.queries_keys_values(
@@ -177,7 +168,7 @@ class DecoderLayer(nn.Module):
     self.cross_norm = norm()
     self.cross = Attention(self.config, self.types, cross=True)
     self.feed_forward_norm = norm()
-    self.feed_forward = FeedForward(self.config, self.types)
+    self.feed_forward = feed_forward(self.config, self.types)
 
   def queries_keys_values(self, x_BTD):
     """Self-attention queries, keys and values of new tokens."""
@@ -242,10 +233,7 @@ class T5(nn.Module):
       )
 
   def _embed(self, tokens):
-    # A token of a wider vocabulary reads the last row: drafts may meet one.
-    return jnp.take(self.shared, tokens, axis=0, mode="clip").astype(
-        self.types.carried
-    )
+    return layers.embed(self.shared, tokens, self.types)
 
   def encode(self, source_BL, mask_BL) -> Memory:
     """Reads the source.
@@ -299,12 +287,7 @@ class T5(nn.Module):
     keys, values = [], []
     for i, layer in enumerate(self.decoder_layers):
       query_BHTK, key, value = layer.queries_keys_values(x_BTD)
-      if cache is None:
-        key = jnp.swapaxes(key, 2, 3)
-      else:
-        key, value = cache_lib.write(
-            cache.key[i], cache.value[i], key, value, query.slot_BT
-        )
+      key, value = cache_lib.extend(cache, i, key, value, query.slot_BT)
       x_BTD = layer(
           x_BTD,
           (query_BHTK, key, value),
@@ -346,11 +329,4 @@ class T5(nn.Module):
   def __call__(self, source_BL, mask_BL, inputs_BT):
     """Teacher-forced logits_BTV; inputs_BT begins with the start token."""
     memory = self.encode(source_BL, mask_BL)
-    batch, length = inputs_BT.shape
-    query = cache_lib.chain_query(
-        inputs_BT,
-        jnp.zeros((batch,), jnp.int32),
-        length,
-        jnp.ones((batch, length), bool),
-    )
-    return self.decode(query, None, memory)[0]
+    return self.decode(cache_lib.whole_query(inputs_BT), None, memory)[0]

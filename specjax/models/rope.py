@@ -1,0 +1,96 @@
+"""Rotary positions (Su et al., arXiv 2104.09864), and how long texts bend them.
+
+The two halves of a head are pairs of coordinates: pair i turns by
+position * theta^(-2 i / K), divided by what the scaling says.
+"""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+  """Every frequency is divided by `factor` (arXiv 2306.15595)."""
+
+  factor: float
+
+  def divisors(self, frequency_P):
+    """What each frequency is divided by."""
+    return np.full_like(frequency_P, self.factor)
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3:
+  """Low frequencies are divided, high ones kept, those between blended.
+
+  As Llama 3.1 does it; names are those of Hugging Face's rope_scaling.
+
+  Attributes:
+    factor: that low frequencies are divided by.
+    low_freq_factor: those with fewer turns in the original context are low.
+    high_freq_factor: those with more are high.
+    original_max_position_embeddings: the context before.
+  """
+
+  factor: float
+  low_freq_factor: float
+  high_freq_factor: float
+  original_max_position_embeddings: int
+
+  def divisors(self, frequency_P):
+    """What each frequency is divided by."""
+    low, high = self.low_freq_factor, self.high_freq_factor
+    context = self.original_max_position_embeddings
+    turns_P = context * frequency_P / (2 * math.pi)
+    kept_P = np.clip((turns_P - low) / (high - low), 0, 1)
+    return 1 / ((1 - kept_P) / self.factor + kept_P)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+  """Each frequency has its own divisor, as files of llama.cpp list them."""
+
+  values: tuple[float, ...]
+
+  def divisors(self, frequency_P):
+    """What each frequency is divided by."""
+    del frequency_P
+    return np.asarray(self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+  """How queries and keys turn.
+
+  Attributes:
+    theta: base of the frequencies.
+    scaling: of them, or None.
+  """
+
+  theta: float = 10000.0
+  scaling: Linear | Llama3 | Given | None = None
+
+  def turns(self, position_BT, width: int):
+    """cos_B1TP and sin_B1TP for heads of K = `width`; P is K / 2, pairs."""
+    frequency_P = self.theta ** (-np.arange(0, width, 2) / width)
+    if self.scaling is not None:
+      frequency_P = frequency_P / self.scaling.divisors(frequency_P)
+    angle_BTP = position_BT[..., None] * frequency_P.astype(np.float32)
+    return jnp.cos(angle_BTP)[:, None], jnp.sin(angle_BTP)[:, None]
+
+
+def turn(x_BHTK, turns):
+  """Turns every pair of coordinates; in float32, whatever the type."""
+  cos_B1TP, sin_B1TP = turns
+  first, second = jnp.split(x_BHTK.astype(jnp.float32), 2, axis=-1)
+  y_BHTK = jnp.concatenate(
+      [
+          first * cos_B1TP - second * sin_B1TP,
+          second * cos_B1TP + first * sin_B1TP,
+      ],
+      axis=-1,
+  )
+  return y_BHTK.astype(x_BHTK.dtype)

@@ -245,7 +245,7 @@ def train_one(config, name: str, material: Material) -> None:
       teacher.params if teacher else (),
       begin,
   )
-  hf.save_t5(
+  hf.save_model(
       run.folder / "hf",
       t5.T5(run.objective.model),
       params,

@@ -54,11 +54,11 @@ def take_tensors(folder, dtype=torch.float32):
 
 
 def test_one_file_by_the_command(folder, tmp_path):
-  _, params = hf.load_t5(folder)
+  _, params = hf.load_model(folder)
   torch.save(take_tensors(folder), folder / "pytorch_model.bin")
   command = [sys.executable, "-m", "specjax.checkpoints.convert"]
   subprocess.run([*command, folder, tmp_path / "out"], check=True)
-  module, converted = hf.load_t5(tmp_path / "out")
+  module, converted = hf.load_model(tmp_path / "out")
   assert module.config == CONFIG
   jax.tree.map(np.testing.assert_array_equal, params, converted)
   assert (tmp_path / "out" / "spiece.model").read_bytes() == b"pieces"
@@ -95,7 +95,7 @@ def test_types(folder, tmp_path, stored, wanted, written):
   convert.convert(folder, tmp_path / "out", dtype=wanted)
   config = json.loads((tmp_path / "out" / "config.json").read_text())
   assert config["torch_dtype"] == written
-  _, params = hf.load_t5(tmp_path / "out")
+  _, params = hf.load_model(tmp_path / "out")
   np.testing.assert_array_equal(
       params["params"]["shared"],
       tensors["shared.weight"].to(getattr(torch, written)).float().numpy(),
@@ -103,7 +103,7 @@ def test_types(folder, tmp_path, stored, wanted, written):
 
 
 def test_shards(folder, tmp_path):
-  _, params = hf.load_t5(folder)
+  _, params = hf.load_model(folder)
   tensors = take_tensors(folder)
   weight_map = {}
   for i, name in enumerate(tensors):
@@ -115,7 +115,7 @@ def test_shards(folder, tmp_path):
   index.write_text(json.dumps({"weight_map": weight_map}))
   convert.convert(folder, tmp_path / "out")
   jax.tree.map(
-      np.testing.assert_array_equal, params, hf.load_t5(tmp_path / "out")[1]
+      np.testing.assert_array_equal, params, hf.load_model(tmp_path / "out")[1]
   )
   weight_map["shared.weight"] = "../pytorch_model.bin"
   index.write_text(json.dumps({"weight_map": weight_map}))
@@ -232,7 +232,7 @@ def test_damaged_files(folder, tmp_path):
 
 def test_parameters_are_tensors(folder, tmp_path):
   """As saved from named_parameters: they ask for gradients."""
-  _, params = hf.load_t5(folder)
+  _, params = hf.load_model(folder)
   tensors = {
       name: torch.nn.Parameter(value)
       for name, value in take_tensors(folder).items()
@@ -240,7 +240,7 @@ def test_parameters_are_tensors(folder, tmp_path):
   torch.save(tensors, folder / "pytorch_model.bin")
   convert.convert(folder, tmp_path / "out")
   jax.tree.map(
-      np.testing.assert_array_equal, params, hf.load_t5(tmp_path / "out")[1]
+      np.testing.assert_array_equal, params, hf.load_model(tmp_path / "out")[1]
   )
 
 
@@ -259,7 +259,7 @@ def test_where_nothing_can_be_written(folder, tmp_path):
 
 def test_tensor_whose_numbers_are_not_in_order(folder, tmp_path):
   """A transposed view is written as what it shows."""
-  _, params = hf.load_t5(folder)
+  _, params = hf.load_model(folder)
   tensors = take_tensors(folder)
   name = "encoder.block.0.layer.1.DenseReluDense.wi.weight"
   tensors[name] = tensors[name].T.contiguous().T
@@ -269,5 +269,5 @@ def test_tensor_whose_numbers_are_not_in_order(folder, tmp_path):
       tree["params"]["encoder_layers_0"]["feed_forward"]["wi"]["kernel"]
   )
   np.testing.assert_array_equal(
-      kernel(hf.load_t5(tmp_path / "out")[1]), kernel(params)
+      kernel(hf.load_model(tmp_path / "out")[1]), kernel(params)
   )

@@ -13,7 +13,8 @@ import pytest
 import safetensors.numpy
 
 from specjax.checkpoints import hf
-from specjax.checkpoints import names
+from specjax.checkpoints import places
+from specjax.checkpoints.families import t5 as family
 from specjax.errors import UserError
 from specjax.models import t5
 from tests import tiny
@@ -55,7 +56,7 @@ def edit_tensors(folder, change):
   safetensors.numpy.save_file(tensors, path)
 
 
-def refusal(folder, load=hf.load_t5) -> str:
+def refusal(folder, load=hf.load_model) -> str:
   """The one line that `load` refuses with."""
   with pytest.raises(UserError) as caught:
     load(folder)
@@ -81,12 +82,12 @@ def test_table_is_the_whole_model(config):
       tuple(key.key for key in path[1:]): leaf.shape
       for path, leaf in jax.tree.leaves_with_path(made)
   }
+  table = family.table(config)
   wanted = {}
-  for place in names.table(config).values():
-    shape = place.shape[::-1] if place.is_kernel else place.shape
-    if place.part is not None:
-      shape = (shape[0], place.part + 1, shape[1])
-    wanted[place.path] = shape
+  for path, names in places.by_path(table).items():
+    form, shapes = table[names[0]].form, [table[name].shape for name in names]
+    wanted[path] = form.join([np.zeros(shape) for shape in shapes]).shape
+    assert form.shape(shapes) == wanted[path]
   assert made == wanted
 
 
@@ -94,10 +95,10 @@ def test_table_is_the_whole_model(config):
 @pytest.mark.parametrize("shard_bytes", (1500, 10**9))
 def test_round_trip(tmp_path, config, shard_bytes):
   tiny.write_random_t5(tmp_path / "a", config, 5, max_shard_bytes=shard_bytes)
-  module, params = hf.load_t5(tmp_path / "a")
+  module, params = hf.load_model(tmp_path / "a")
   assert module.config == config
-  hf.save_t5(tmp_path / "b", module, params, dtype=jnp.float32)
-  leaves_equal(params, hf.load_t5(tmp_path / "b")[1])
+  hf.save_model(tmp_path / "b", module, params, dtype=jnp.float32)
+  leaves_equal(params, hf.load_model(tmp_path / "b")[1])
 
 
 @pytest.mark.parametrize("wanted", (jnp.float32, jnp.bfloat16, jnp.float16))
@@ -111,7 +112,7 @@ def test_types(folder, stored, wanted):
       tensors[name] = value.astype(stored)
 
   edit_tensors(folder, cast)
-  module, params = hf.load_t5(folder, wanted)
+  module, params = hf.load_model(folder, wanted)
   assert module.dtype == wanted
   assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {
       jnp.dtype(wanted)
@@ -166,8 +167,8 @@ def test_overflow_of_the_wanted_type(folder):
     tensors[BIAS][3, 1] = 1e6
 
   edit_tensors(folder, change)
-  hf.load_t5(folder)
-  line = refusal(folder, lambda x: hf.load_t5(x, jnp.float16))
+  hf.load_model(folder)
+  line = refusal(folder, lambda x: hf.load_model(x, jnp.float16))
   assert f"{BIAS} holds NaN or infinity (as float16)" in line
 
 
@@ -191,29 +192,29 @@ def test_missing_embedding_is_never_the_head(folder):
 
 @pytest.mark.parametrize("side", ("encoder", "decoder"))
 def test_embedding_under_another_name(folder, side):
-  _, params = hf.load_t5(folder)
+  _, params = hf.load_model(folder)
 
   def change(tensors):
     tensors[f"{side}.embed_tokens.weight"] = tensors.pop("shared.weight")
 
   edit_tensors(folder, change)
-  leaves_equal(params, hf.load_t5(folder)[1])
+  leaves_equal(params, hf.load_model(folder)[1])
 
 
 def test_copies_in_a_tied_file(tied_folder):
   """Public v1.0 files hold the embedding four times, and a dead bias."""
-  _, params = hf.load_t5(tied_folder)
+  _, params = hf.load_model(tied_folder)
 
   def change(tensors):
-    for name in (*names.EMBEDDINGS, "lm_head.weight"):
+    for name in (*family.EMBEDDINGS, "lm_head.weight"):
       tensors[name] = tensors["shared.weight"].copy()
-    tensors[names.UNUSED] = np.zeros((32, 2), np.float32)
+    tensors[family.UNUSED] = np.zeros((32, 2), np.float32)
 
   edit_tensors(tied_folder, change)
-  leaves_equal(params, hf.load_t5(tied_folder)[1])
+  leaves_equal(params, hf.load_model(tied_folder)[1])
 
 
-@pytest.mark.parametrize("name", (*names.EMBEDDINGS, "lm_head.weight"))
+@pytest.mark.parametrize("name", (*family.EMBEDDINGS, "lm_head.weight"))
 def test_copies_that_differ(tied_folder, name):
   def change(tensors):
     tensors[name] = tensors["shared.weight"].copy()
@@ -295,25 +296,25 @@ def test_pickles_are_never_opened(folder):
 
 
 def test_writing_replaces_a_model_only(folder):
-  module, params = hf.load_t5(folder)
-  hf.save_t5(folder, module, params)
-  assert hf.load_t5(folder)[0].config == V1_1
+  module, params = hf.load_model(folder)
+  hf.save_model(folder, module, params)
+  assert hf.load_model(folder)[0].config == V1_1
   (folder / "thesis.tex").write_text("years of work")
-  line = refusal(folder, lambda x: hf.save_t5(x, module, params))
+  line = refusal(folder, lambda x: hf.save_model(x, module, params))
   assert "holds thesis.tex" in line
   assert (folder / "thesis.tex").exists()
   line = refusal(
-      folder / "thesis.tex", lambda x: hf.save_t5(x, module, params)
+      folder / "thesis.tex", lambda x: hf.save_model(x, module, params)
   )
   assert "is a file" in line
 
 
 def test_writing_that_fails_leaves_nothing(folder):
   """The older directory stays as it was, with nothing beside it."""
-  module, params = hf.load_t5(folder)
+  module, params = hf.load_model(folder)
   before = {path.name: path.read_bytes() for path in folder.iterdir()}
   broken = jax.tree.map(lambda x: x * jnp.nan, params)
-  line = refusal(folder, lambda x: hf.save_t5(x, module, broken))
+  line = refusal(folder, lambda x: hf.save_model(x, module, broken))
   assert "shared.weight holds NaN or infinity" in line
   assert {x.name: x.read_bytes() for x in folder.iterdir()} == before
   assert list(folder.parent.iterdir()) == [folder]
@@ -322,12 +323,12 @@ def test_writing_that_fails_leaves_nothing(folder):
 def test_writing_checks_the_parameters(tmp_path):
   module = t5.T5(V1_1)
   params = {"params": {"shared": np.zeros((30, 7)), "odd": {"x": np.zeros(2)}}}
-  line = refusal(tmp_path, lambda x: hf.save_t5(x, module, params))
+  line = refusal(tmp_path, lambda x: hf.save_model(x, module, params))
   assert "missing lm_head.weight" in line
   assert "surplus odd/x" in line
   assert "shared.weight has shape [30, 7], not [30, 8]" in line
   line = refusal(
-      tmp_path, lambda x: hf.save_t5(x, module, params, dtype=jnp.float16)
+      tmp_path, lambda x: hf.save_model(x, module, params, dtype=jnp.float16)
   )
   assert "bfloat16 or float32" in line
 

@@ -206,7 +206,7 @@ def test_models_are_fetched_then_cached(hub, models, tmp_path):
   assert {path.name for path in pathlib.Path(found).iterdir()} == {
       file for file in models["lab/t5"] if file[:3] not in ("tf_", "onn")
   }
-  assert hf.load_t5(found)[0].config == tiny.SHAPE
+  assert hf.load_model(found)[0].config == tiny.SHAPE
   assert "lab/old has no safetensors" in old
   assert "python -m specjax.checkpoints.convert DIR OUT" in old
   assert not [path for path in Hub.asked if path.startswith("/lab/old/")]

@@ -68,7 +68,7 @@ def test_a_cpu_carries_float32(tmp_path):
   assert products.carried(BF16, "tpu") == BF16
   assert products.carried(F32, "tpu") == F32
   tiny.write_random_t5(tmp_path / "m", tiny.SHAPE)
-  module, params = hf.load_t5(tmp_path / "m", BF16)
+  module, params = hf.load_model(tmp_path / "m", BF16)
   assert module.dtype == BF16
   assert module.empty_cache(1, 4).key[0].dtype == F32
   source = jnp.array([[5, 6, 1]])

@@ -50,7 +50,7 @@ GATED_TIED = dataclasses.replace(V1_1, tied=True)
 @functools.cache
 def load(version):
   """-> module, params, expected arrays."""
-  module, params = hf.load_t5(FIXTURES / version)
+  module, params = hf.load_model(FIXTURES / version)
   with np.load(FIXTURES / version / "expected.npz") as arrays:
     return module, params, dict(arrays)
 
@@ -302,7 +302,7 @@ def live_model(live, request, tmp_path_factory):
   ).eval()
   with torch.no_grad():
     arrays = make_t5.expected(theirs, generator, fields["vocab_size"])
-  module, params = hf.load_t5(folder)
+  module, params = hf.load_model(folder)
   assert module.config.gated == (version == "t5_v1_1")
   assert module.config.tied == tied
   assert not arrays["mask_BL"].all()
@@ -371,7 +371,7 @@ def test_written_directory_in_transformers(
   tiny.write_random_t5(
       tmp_path / "t5", config, 1, dtype=dtype, max_shard_bytes=shard_bytes
   )
-  module, params = hf.load_t5(tmp_path / "t5")
+  module, params = hf.load_model(tmp_path / "t5")
   generator = np.random.default_rng(2)
   source_BL = generator.integers(0, config.vocab_size, (2, 7))
   mask_BL = np.arange(7) < np.array([[7], [4]])
@@ -389,7 +389,7 @@ def test_written_directory_in_transformers(
   assert str(stored).endswith(dtype)
   # What transformers writes of it is read back as the same model.
   model.save_pretrained(tmp_path / "again")
-  module, again = hf.load_t5(tmp_path / "again")
+  module, again = hf.load_model(tmp_path / "again")
   assert module.config == config
   jax.tree.map(np.testing.assert_array_equal, params, again)
 
@@ -416,7 +416,7 @@ def test_head_that_transformers_5_tied_without_scaling(live, tmp_path):
   ids_BT = np.arange(8).reshape(1, 8)
   mask_BT = np.ones((1, 8), bool)
   want_BTV, _ = live_logits(live, tmp_path, ids_BT, mask_BT, ids_BT)
-  module, params = hf.load_t5(tmp_path)
+  module, params = hf.load_model(tmp_path)
   assert not module.config.tied
   np.testing.assert_allclose(
       full_pass(module, params, ids_BT, mask_BT, ids_BT),

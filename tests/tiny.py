@@ -70,7 +70,7 @@ def write_tokenizer(folder: pathlib.Path) -> pathlib.Path:
 
 
 def write_random_t5(directory, config: t5.T5Config, seed: int = 0, **how):
-  """Writes a T5 directory of random weights; `how` goes to hf.save_t5."""
+  """Writes a T5 directory of random weights; `how` goes to hf.save_model."""
   generator = np.random.default_rng(seed)
 
   def draw(path, leaf):
@@ -93,7 +93,7 @@ def write_random_t5(directory, config: t5.T5Config, seed: int = 0, **how):
       module.init, jax.random.key(0), ids_B1, ids_B1 == 0, ids_B1
   )
   params = jax.tree_util.tree_map_with_path(draw, shapes)
-  hf.save_t5(directory, module, params, **{"dtype": jnp.float32} | how)
+  hf.save_model(directory, module, params, **{"dtype": jnp.float32} | how)
 
 
 def write_family(folder: pathlib.Path) -> dict[str, str]:

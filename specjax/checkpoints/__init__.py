@@ -1,15 +1,19 @@
-"""Checkpoints: models and their tokenizers, by name or by folder."""
+"""Checkpoints: models and their tokenizers, by name, folder or file."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Sequence
 
+from flax import linen as nn
 import jax.numpy as jnp
 
+from specjax.checkpoints import config as config_lib
+from specjax.checkpoints import families
+from specjax.checkpoints import gguf_file
 from specjax.checkpoints import hf
 from specjax.checkpoints import resolve as resolve_lib
 from specjax.checkpoints import tokenizer as tokenizer_lib
+from specjax.checkpoints.families import base
 from specjax.errors import UserError
-from specjax.models import t5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +28,26 @@ class Checkpoint:
   """
 
   name: str
-  module: t5.T5
+  module: nn.Module
   params: dict[str, Any]
-  tokenizer: tokenizer_lib.Tokenizer
+  tokenizer: tokenizer_lib.Pieces
+
+  def ask(
+      self, texts: Sequence[str], most: int, chat: bool | None = None
+  ) -> list[base.Question]:
+    """Texts as ids: what an encoder reads, and what the decoder begins with.
+
+    Args:
+      texts: none of them empty.
+      most: longer ones are cut, to so many ids.
+      chat: put them in the model's chat template; None where it has one.
+
+    Raises:
+      UserError: the model has no template, or it leaves no room.
+    """
+    config = self.module.config
+    ask = families.of(config).ask
+    return ask(config, self.tokenizer, texts, most, chat)
 
 
 def load(
@@ -39,8 +60,8 @@ def load(
   """Finds, reads and checks a model.
 
   Args:
-    name: a folder, a shipped model such as mini/target, or a Hugging Face
-      name; see `resolve.resolve`.
+    name: a folder, a .gguf file, a shipped model such as mini/target, or a
+      Hugging Face name; see `resolve.resolve`.
     dtype: of parameters and products.
     keep_bfloat16: matrices that are stored in bfloat16 stay so, whatever the
       dtype: half the memory, and the same law.
@@ -49,12 +70,29 @@ def load(
   Raises:
     UserError: it can't be had, or is faulty.
   """
-  directory = resolve_lib.resolve(name, hint=hint)
-  tokenizer = tokenizer_lib.Tokenizer.load(directory)
-  module, params = hf.load_t5(directory, dtype, keep_bfloat16=keep_bfloat16)
+  path = resolve_lib.resolve(name, hint=hint)
+  if path.is_file():
+    module, params, tokenizer = gguf_file.load(
+        path, dtype, keep_bfloat16=keep_bfloat16
+    )
+  else:
+    tokenizer = load_tokenizer(path)
+    module, params = hf.load_model(path, dtype, keep_bfloat16=keep_bfloat16)
   if tokenizer.size > module.config.vocab_size:
     raise UserError(
-        f"{directory}: the tokenizer has {tokenizer.size} ids, the model only"
+        f"{path}: the tokenizer has {tokenizer.size} ids, the model only"
         f" {module.config.vocab_size} (field vocab_size)"
     )
   return Checkpoint(name, module, params, tokenizer)
+
+
+def load_tokenizer(path) -> tokenizer_lib.Pieces:
+  """The tokenizer of a folder or file that `resolve` found.
+
+  Raises:
+    UserError: it is missing or faulty.
+  """
+  if path.is_file():
+    return gguf_file.load_tokenizer(path)
+  family, config = config_lib.parse(config_lib.fields(path / config_lib.FILE))
+  return family.tokenizer(path, config)

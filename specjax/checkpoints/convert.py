@@ -17,10 +17,9 @@ from specjax import options
 from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import files
 from specjax.checkpoints import hf
-from specjax.checkpoints import names
+from specjax.checkpoints import text_tokenizer
 from specjax.checkpoints import tokenizer
 from specjax.errors import UserError
-from specjax.models import t5
 
 WEIGHTS = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
@@ -28,7 +27,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def convert(source, destination, *, dtype: str | None = None) -> None:
-  """Writes the T5 of `source` to `destination` as safetensors.
+  """Writes the model of `source` to `destination` as safetensors.
 
   Args:
     source: a directory with config.json and pytorch_model.bin or its shards.
@@ -41,24 +40,26 @@ def convert(source, destination, *, dtype: str | None = None) -> None:
   if dtype not in (None, *DTYPES):
     raise UserError(f"dtype: give one of {', '.join(DTYPES)}, got {dtype!r}")
   source = pathlib.Path(source)
-  config = config_lib.read(source / config_lib.FILE)
-  tensors, stored = _read(source)
+  get = config_lib.fields(source / config_lib.FILE)
+  family, config = config_lib.parse(get)
+  tensors, stored = _tensors(family.tidy(get, config, _read(source)), source)
   dtype = jnp.dtype(dtype or stored)
   params = hf.params_from_tensors(config, tensors, dtype, source)
-  present = [
-      source / name for name in tokenizer.FILES if (source / name).is_file()
+  here = lambda names: [
+      source / name for name in names if (source / name).is_file()
   ]
-  hf.save_t5(
+  hf.save_model(
       destination,
-      t5.T5(config, dtype=dtype),
+      family.module(config, dtype=dtype),
       params,
       dtype=dtype,
-      tokenizer_file=present[0] if present else None,
+      tokenizer_file=next(iter(here(tokenizer.FILES)), None),
+      beside=here((config_lib.GENERATION, *text_tokenizer.BESIDE)),
   )
 
 
-def _read(source: pathlib.Path) -> tuple[dict[str, hf.Tensor], str]:
-  """Tensors by name, and the type to keep them in."""
+def _read(source: pathlib.Path) -> dict[str, Any]:
+  """What the files of a directory hold, by name."""
   try:
     import torch
   except ImportError:
@@ -74,6 +75,15 @@ def _read(source: pathlib.Path) -> tuple[dict[str, hf.Tensor], str]:
   stored = {}
   for path in paths:
     stored |= _load(torch, path)
+  return stored
+
+
+def _tensors(
+    stored: dict[str, Any], source: pathlib.Path
+) -> tuple[dict[str, hf.Tensor], str]:
+  """Tensors by name, and the type to keep them in."""
+  import torch
+
   floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
   tensors = {}
   for name, value in stored.items():
@@ -84,8 +94,7 @@ def _read(source: pathlib.Path) -> tuple[dict[str, hf.Tensor], str]:
     ):
       raise UserError(f"{source}: {name} is not a tensor of floats")
     tensors[name] = hf.Tensor(tuple(value.shape), _reader(torch, value))
-  half = stored.get(names.SHARED)
-  keep = half is not None and half.dtype == torch.bfloat16
+  keep = any(value.dtype == torch.bfloat16 for value in stored.values())
   return tensors, "bfloat16" if keep else "float32"
 
 

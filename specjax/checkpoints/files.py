@@ -19,6 +19,7 @@ _AGAIN = ": delete it and fetch it again"
 _OURS = re.compile(
     r"config\.json|model(-\d+-of-\d+)?\.safetensors"
     r"|model\.safetensors\.index\.json|spiece\.model|tokenizer\.json"
+    r"|(tokenizer|generation)_config\.json|chat_template\.jinja"
 )
 
 

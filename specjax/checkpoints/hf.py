@@ -1,6 +1,6 @@
-"""Hugging Face T5 directories: config.json and safetensors, read and written.
+"""Hugging Face directories: config.json and safetensors, read and written.
 
-    module, params = load_t5("flan-t5-small", jnp.float32)
+    module, params = load_model("flan-t5-small", jnp.float32)
     logits_BTV = module.apply(params, source_BL, mask_BL, inputs_BT)
 
 `params` has the form that `module.init` gives. Names and shapes are checked
@@ -11,11 +11,11 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import pathlib
 import shutil
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
+from flax import linen as nn
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
@@ -24,15 +24,18 @@ import safetensors
 import safetensors.numpy
 
 from specjax.checkpoints import config as config_lib
+from specjax.checkpoints import families
 from specjax.checkpoints import files
-from specjax.checkpoints import names
+from specjax.checkpoints import places
+from specjax.checkpoints.families import base
 from specjax.errors import UserError
 from specjax.models import products
-from specjax.models import t5
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_MATRICES = ("kernel", "shared")
+# Parameters that are multiplied with.
+_MATRICES = ("kernel", "shared", "embedding")
+_HEAD = "lm_head.weight"
 _FLOATS = ("F32", "F16", "BF16")
 _SHARD_BYTES = 5 * 10**9
 
@@ -46,10 +49,10 @@ class Tensor:
   bfloat16: bool = False
 
 
-def load_t5(
+def load_model(
     directory, dtype=jnp.float32, *, keep_bfloat16: bool = False
-) -> tuple[t5.T5, dict[str, Any]]:
-  """Reads a T5 directory.
+) -> tuple[nn.Module, dict[str, Any]]:
+  """Reads a directory.
 
   Args:
     directory: holds config.json and model.safetensors or its shards, in
@@ -65,26 +68,27 @@ def load_t5(
     UserError: a field, file or tensor is wrong; the line names it.
   """
   directory = pathlib.Path(directory)
-  path = directory / config_lib.FILE
-  fields = files.read_json(path)
-  config = config_lib.parse(fields, path)
+  get = config_lib.fields(directory / config_lib.FILE)
+  family, config = config_lib.parse(get)
   tensors = {}
   with contextlib.ExitStack() as stack:
     for file, expected in _weight_files(directory).items():
       tensors |= _open(stack, file, expected)
-    # transformers 5 leaves out a v1.1 head that it tied all the same.
-    if not config.tied and fields.get("tie_word_embeddings") is not False:
-      if names.SHARED in tensors:
-        tensors.setdefault(names.HEAD, tensors[names.SHARED])
+    tensors = family.tidy(get, config, tensors)
     params = params_from_tensors(
         config, tensors, dtype, directory, keep_bfloat16=keep_bfloat16
     )
+  return make_module(family, config, dtype), params
+
+
+def make_module(family: base.Family, config: base.Config, dtype) -> nn.Module:
+  """The module of a config, with products in `dtype`."""
   carried = products.carried(dtype, jax.default_backend())
-  return t5.T5(config, dtype=dtype, carried=carried), params
+  return family.module(config, dtype=dtype, carried=carried)
 
 
 def params_from_tensors(
-    config: t5.T5Config,
+    config: base.Config,
     tensors: dict[str, Tensor],
     dtype,
     where,
@@ -95,8 +99,8 @@ def params_from_tensors(
 
   Args:
     config: shape of the model.
-    tensors: by stored name. Copies of the embedding under its other names are
-      accepted where they are equal to it.
+    tensors: by stored name, tidied by the family. Copies under other names are
+      accepted where they are equal.
     dtype: of the parameters.
     where: the directory, for messages.
     keep_bfloat16: matrices that are stored in bfloat16 stay so.
@@ -105,62 +109,45 @@ def params_from_tensors(
     UserError: names every missing, surplus and wrongly shaped tensor, a copy
       that differs, or a tensor with NaN or infinity.
   """
-  tensors = _drop_copies(config, tensors, where)
-  table = names.table(config)
+  family = families.of(config)
+  tensors = _drop_copies(family.copies(config), tensors, where)
+  table = family.table(config)
   _check_shapes(
       {name: tensor.shape for name, tensor in tensors.items()}, table, where
   )
-  parts: dict[tuple[str, ...], list] = {}
-  for name, place in table.items():
-    keep = (
-        keep_bfloat16
-        and tensors[name].bfloat16
-        and place.path[-1] in _MATRICES
+
+  def read(name, matrix):
+    keep = keep_bfloat16 and matrix and tensors[name].bfloat16
+    wanted = jnp.bfloat16 if keep else dtype
+    return _cast(name, tensors[name].read(), wanted, where)
+
+  flat = {}
+  for path, names in places.by_path(table).items():
+    parts = [read(name, path[-1] in _MATRICES) for name in names]
+    # A file may keep only some in bfloat16.
+    wide = functools.reduce(jnp.promote_types, [part.dtype for part in parts])
+    form = table[names[0]].form
+    flat[path] = jnp.asarray(
+        form.join([part.astype(wide, copy=False) for part in parts])
     )
-    value = _cast(
-        name, tensors[name].read(), jnp.bfloat16 if keep else dtype, where
-    )
-    value = value.T if place.is_kernel else value
-    if place.part is not None:
-      value = value[:, None]
-    parts.setdefault(place.path, []).append(value)
-  flat = {path: _joined(values) for path, values in parts.items()}
   return {"params": traverse_util.unflatten_dict(flat)}
 
 
-def _joined(parts):
-  """One parameter of its stored parts; a file may keep only some in bf16."""
-  if len(parts) == 1:
-    return jnp.asarray(parts[0])
-  wide = functools.reduce(jnp.promote_types, [part.dtype for part in parts])
-  return jnp.asarray(np.concatenate([p.astype(wide) for p in parts], axis=1))
-
-
-def _drop_copies(config, tensors, where):
-  """Leaves one tensor of those that writers store under several names.
-
-  An absent `shared.weight` is never taken from the head, which in v1.1 is
-  another matrix (huggingface/transformers#48154).
-  """
-  tensors = {k: v for k, v in tensors.items() if k != names.UNUSED}
-  for name in names.EMBEDDINGS:
-    if names.SHARED not in tensors and name in tensors:
-      tensors[names.SHARED] = tensors.pop(name)
-  if names.SHARED not in tensors:
-    return tensors
-  shared = tensors[names.SHARED]
-  for name in names.EMBEDDINGS + ((names.HEAD,) if config.tied else ()):
-    copy = tensors.pop(name, shared)
-    if copy is shared:
+def _drop_copies(copies: dict[str, str], tensors, where):
+  """Leaves one tensor of those that writers store under several names."""
+  tensors = dict(tensors)
+  for name, original in copies.items():
+    if original not in tensors or name not in tensors:
       continue
-    if copy.shape != shared.shape or not np.array_equal(
-        copy.read(), shared.read()
-    ):
+    kept, copy = tensors[original], tensors.pop(name)
+    if copy is kept:
+      continue
+    if copy.shape != kept.shape or not np.array_equal(copy.read(), kept.read()):
       remedy = "must be equal or left out"
-      if name == names.HEAD:
+      if name == _HEAD:
         remedy += ", or the config's tie_word_embeddings be false"
       raise UserError(
-          f"{where}: tensor {name} differs from {names.SHARED}; it {remedy}"
+          f"{where}: tensor {name} differs from {original}; it {remedy}"
       )
   return tensors
 
@@ -176,7 +163,7 @@ def _check_shapes(shapes, table, where):
   ]
   if faults:
     raise UserError(
-        f"{where}: the tensors do not fit config.json: {'; '.join(faults)}"
+        f"{where}: the tensors do not fit the config: {'; '.join(faults)}"
     )
 
 
@@ -213,32 +200,37 @@ def _open(stack, path, expected) -> dict[str, Tensor]:
   if expected is not None and expected != set(views):
     odd = ", ".join(sorted(expected ^ set(views)))
     raise UserError(f"{path} and {INDEX} disagree about {odd}")
-  for name, view in views.items():
-    if view.get_dtype() not in _FLOATS:
-      raise UserError(
-          f"{path}: tensor {name} is of type {view.get_dtype()}; supported are"
-          f" {', '.join(_FLOATS)}"
-      )
   return {
       name: Tensor(
           tuple(view.get_shape()),
-          lambda name=name: file.get_tensor(name),
+          functools.partial(_read, file, path, name, view.get_dtype()),
           bfloat16=view.get_dtype() == "BF16",
       )
       for name, view in views.items()
   }
 
 
-def save_t5(
+def _read(file, path, name: str, kind: str) -> np.ndarray:
+  """One tensor's weights."""
+  if kind not in _FLOATS:
+    raise UserError(
+        f"{path}: tensor {name} is of type {kind}; supported are"
+        f" {', '.join(_FLOATS)}"
+    )
+  return file.get_tensor(name)
+
+
+def save_model(
     directory,
-    module: t5.T5,
+    module: nn.Module,
     params: dict[str, Any],
     *,
     dtype=jnp.bfloat16,
     max_shard_bytes: int = _SHARD_BYTES,
     tokenizer_file=None,
+    beside: Sequence[pathlib.Path] = (),
 ) -> None:
-  """Writes a T5 directory that this package and transformers can read.
+  """Writes a directory that this package and transformers can read.
 
   The directory is complete or not there: it is built beside its place and then
   renamed. An older one is replaced if it holds only files of this kind.
@@ -250,6 +242,7 @@ def save_t5(
     dtype: of the stored weights, bfloat16 or float32.
     max_shard_bytes: weights beyond this are split over several files.
     tokenizer_file: a spiece.model or tokenizer.json to copy in.
+    beside: more files to copy in, under their own names.
 
   Raises:
     UserError: a tensor does not fit the config or is not finite, or the
@@ -257,7 +250,7 @@ def save_t5(
   """
   if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float32):
     raise UserError(f"dtype is {dtype}; it must be bfloat16 or float32")
-  table = names.table(module.config)
+  table = families.of(module.config).table(module.config)
   leaves = _stored(table, traverse_util.flatten_dict(params["params"]))
   _check_shapes(
       {name: leaf.shape for name, leaf in leaves.items()}, table, directory
@@ -270,32 +263,34 @@ def save_t5(
       is_json = pathlib.Path(tokenizer_file).suffix == ".json"
       name = "tokenizer.json" if is_json else "spiece.model"
       shutil.copyfile(tokenizer_file, part / name)
+    for path in beside:
+      shutil.copyfile(path, part / path.name)
 
 
-def _stored(table: names.Table, flat) -> dict[str, Any]:
+def _stored(table: places.Table, flat) -> dict[str, Any]:
   """Parameters by path -> stored tensors by name.
 
-  What has no name keeps its path, and a kernel of another form its shape, so
-  that the message about the shapes shows them.
+  What has no name keeps its path, and a parameter of another form its shape,
+  so that the message about the shapes shows them.
   """
   leaves = {}
-  known = set()
-  for name, place in table.items():
-    known.add(place.path)
-    if place.path not in flat:
+  by_path = places.by_path(table)
+  for path, names in by_path.items():
+    if path not in flat:
       continue
-    leaf = flat[place.path]
-    if place.part is not None and leaf.ndim == 3 and place.part < leaf.shape[1]:
-      leaf = leaf[:, place.part]
-    leaves[name] = leaf.T if place.is_kernel else leaf
-  rest = {"/".join(path): flat[path] for path in flat.keys() - known}
+    leaf, form = flat[path], table[names[0]].form
+    shapes = [table[name].shape for name in names]
+    fits = leaf.shape == form.shape(shapes)
+    parts = form.split(leaf, shapes) if fits else [leaf] * len(names)
+    leaves |= dict(zip(names, parts))
+  rest = {"/".join(path): flat[path] for path in flat.keys() - by_path.keys()}
   return leaves | rest
 
 
 def _write_weights(part, leaves, table, dtype, max_shard_bytes):
   """Writes the shards, one at a time in memory, and their index."""
   size = jnp.dtype(dtype).itemsize
-  sizes = {name: math.prod(place.shape) * size for name, place in table.items()}
+  sizes = {name: place.size * size for name, place in table.items()}
   weight_map = {}
   shards = _split(sizes, max_shard_bytes)
   for i, shard in enumerate(shards, 1):

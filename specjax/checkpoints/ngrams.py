@@ -129,7 +129,7 @@ def find(name: str) -> pathlib.Path:
   )
 
 
-def load(name: str, tokenizer: tokenizer_lib.Tokenizer) -> Ngrams:
+def load(name: str, tokenizer: tokenizer_lib.Pieces) -> Ngrams:
   """Reads and checks a table.
 
   Args:

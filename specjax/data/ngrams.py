@@ -23,6 +23,7 @@ from typing import Iterable, Sequence
 
 import numpy as np
 
+from specjax import checkpoints
 from specjax import checks
 from specjax import errors
 from specjax import options
@@ -176,7 +177,7 @@ def references(paths: Iterable[pathlib.Path]) -> list[str]:
 
 def build(
     train: Sequence[pathlib.Path],
-    tokenizer: tokenizer_lib.Tokenizer,
+    tokenizer: tokenizer_lib.Pieces,
     *,
     pairs: int = PAIRS,
     successors: int = SUCCESSORS,
@@ -212,22 +213,20 @@ def build(
   return table, counts
 
 
-def _count(texts: list[str], tokenizer: tokenizer_lib.Tokenizer) -> Counts:
-  # T5's decoder starts with <pad>.
+def _count(texts: list[str], tokenizer: tokenizer_lib.Pieces) -> Counts:
   rows = tokenizer.encode_batch(texts)
-  return count(rows, tokenizer.pad_id, tokenizer.size)
+  return count(rows, tokenizer.start_id, tokenizer.size)
 
 
-def _tokenizer(asked) -> tokenizer_lib.Tokenizer:
+def _tokenizer(asked) -> tokenizer_lib.Pieces:
   """The named model's tokenizer, else the corpus's own."""
   if asked.model:
     hint = "or give the folder of a model of the same vocabulary"
-    folder = resolve.resolve(asked.model, hint=hint)
-  elif asked.corpus:
-    folder = asked.corpus
-  else:
-    raise errors.UserError("model: name the target that --train is for")
-  return tokenizer_lib.Tokenizer.load(folder)
+    model = resolve.resolve(asked.model, hint=hint)
+    return checkpoints.load_tokenizer(model)
+  if asked.corpus:
+    return tokenizer_lib.Tokenizer.load(asked.corpus)
+  raise errors.UserError("model: name the target that --train is for")
 
 
 def work(argv: Sequence[str]) -> None:

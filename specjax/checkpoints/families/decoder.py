@@ -1,0 +1,46 @@
+"""What the checkpoints of decoder-only families share."""
+
+from typing import Sequence
+
+from specjax.checkpoints import fields
+from specjax.checkpoints import places
+from specjax.checkpoints import text_tokenizer
+from specjax.checkpoints.families import base
+from specjax.models import decoder
+
+HEAD = "lm_head.weight"
+
+
+def ends(get: fields.Getter, size: int) -> tuple[int, ...]:
+  """Ids that end a text: those of generation_config.json, else config.json."""
+  generation = get.fields.get("generation_config") or {}
+  own = fields.Getter(generation, get.path).ids("eos_token_id", size)
+  return own or get.ids("eos_token_id", size)
+
+
+def matrix(name: str, path, shape, form=places.KERNEL, *, bias=False):
+  """Entries of one matrix [out, in] and its bias, by their stored names."""
+  entries = {f"{name}.weight": places.Place((*path, "kernel"), shape, form)}
+  if bias:
+    form = places.Form(groups=form.groups, held=form.held)
+    out = shape[1] if form.turned else shape[0]
+    entries[f"{name}.bias"] = places.Place((*path, "bias"), (out,), form)
+  return entries
+
+
+def tokenizer(directory, config: decoder.DecoderConfig):
+  """Reads tokenizer.json and what else says how to use it."""
+  return text_tokenizer.load(directory, config.ends)
+
+
+def ask(
+    config: decoder.DecoderConfig,
+    tokenizer: text_tokenizer.TextTokenizer,
+    texts: Sequence[str],
+    most: int,
+    chat: bool | None,
+) -> list[base.Question]:
+  """The text is the prompt; see base.Family.ask."""
+  del config
+  rows = tokenizer.prompts(texts, most=most, chat=chat)
+  return [base.Question(None, tuple(row)) for row in rows]

@@ -108,7 +108,7 @@ def _measure(
       times=times,
       timed_rows=sum(len(group.rows) for group in timed),
       traced=traced,
-      pieces=setup.target.tokenizer.pieces,
+      pieces=setup.target.tokenizer.shown,
       where=where,
   )
 
@@ -135,8 +135,8 @@ def alpha(
   """
   if not setup.drafts.drafter.depth:
     return None, 0
-  eos = (setup.target.module.config.eos_token_id,)
-  draft_settings = setup.config.draft_settings(eos)
+  ends = setup.target.module.config.ends
+  draft_settings = setup.config.draft_settings(ends)
 
   def rows():
     for i, result in enumerate(plain):

@@ -65,6 +65,12 @@ def draft_model(
   """
   draft = load(name, dtype, hint=hint)
   tokenizer_lib.check_same(target.tokenizer, draft.tokenizer)
+  kinds = [type(each.module).__name__ for each in (target, draft)]
+  if kinds[0] != kinds[1]:
+    raise errors.UserError(
+        f"draft: give a {kinds[0]}, which reads what the target reads, got a"
+        f" {kinds[1]}"
+    )
   drafter = model_drafter.ModelDrafter(draft.module, gamma, **options)
   return Drafts(drafter, draft.params)
 
@@ -94,16 +100,12 @@ def draft_ngrams(
 
 
 def draft_simulated(
-    target: checkpoints.Checkpoint,
-    outputs: Mapping[int, Sequence[int]],
-    gamma: int,
-    alpha: float,
+    texts: Mapping[int, Sequence[int]], gamma: int, alpha: float
 ) -> Drafts:
   """Drafts that replay plain decoding's greedy output, right at a given rate.
 
   Args:
-    target: the model they are for.
-    outputs: request id -> new tokens of plain decoding.
+    texts: request id -> its prompt and plain decoding's new tokens.
     gamma: tokens a round.
     alpha: chance of each drafted token to be right, in [0, 1].
 
@@ -117,9 +119,8 @@ def draft_simulated(
       "give a number from 0 to 1",
       alpha,
   )
-  errors.require(bool(outputs), "outputs", "give at least one", outputs)
-  start = target.module.config.decoder_start_token_id
-  texts = {name: (start, *new) for name, new in outputs.items()}
+  errors.require(bool(texts), "texts", "give at least one", texts)
+  texts = {name: tuple(text) for name, text in texts.items()}
   drafter = simulated.SimulatedDrafter(gamma)
   return Drafts(drafter, simulated.replay(texts, alpha))
 
@@ -132,16 +133,18 @@ def make_requests(
     max_new_tokens: int,
     ids: Sequence[int] | None = None,
     max_source_tokens: int = 512,
+    chat: bool | None = None,
 ) -> list[requests_lib.Request]:
-  """Texts -> requests; longer sources are cut before their EOS.
+  """Texts -> requests: what an encoder reads, or a decoder-only model's prompt.
 
   Args:
     target: whose tokenizer and start token are used.
-    texts: the sources, with their task's prefix.
+    texts: with their task's prefix.
     settings: sampling of all of them; eos None is the model's own.
     max_new_tokens: budget of each.
     ids: of the requests; 0, 1, ... where None.
-    max_source_tokens: longer sources are cut; 2 or more.
+    max_source_tokens: longer texts are cut, at their end; 2 or more.
+    chat: put texts in the model's chat template; None where it has one.
 
   Raises:
     errors.UserError: a text is empty or no string, or another argument does
@@ -167,20 +170,24 @@ def make_requests(
       raise errors.UserError(
           f"texts: number {i} holds half of a surrogate pair; give Unicode text"
       )
-  tokenizer = target.tokenizer
-  rows = [
-      row if len(row) <= max_source_tokens
-      else row[: max_source_tokens - 1] + [tokenizer.eos_id]
-      for row in tokenizer.encode_batch(list(texts))
-  ]
-  start = target.module.config.decoder_start_token_id
+  config = target.module.config
   if settings.eos is None:
-    own = (target.module.config.eos_token_id,)
-    settings = dataclasses.replace(settings, eos=own)
-  return [
-      requests_lib.Request(i, tuple(row), (start,), settings, max_new_tokens)
-      for i, row in zip(ids if ids is not None else range(len(rows)), rows)
+    settings = dataclasses.replace(settings, eos=config.ends)
+  rows = [
+      requests_lib.Request(i, *asked, settings, max_new_tokens)
+      for i, asked in zip(
+          range(len(texts)) if ids is None else ids,
+          target.ask(texts, max_source_tokens, chat),
+      )
   ]
+  for i, row in enumerate(rows):
+    length = len(row.prompt) + max_new_tokens
+    if config.max_positions is not None and length > config.max_positions:
+      raise errors.UserError(
+          f"max_new_tokens: text {i} may grow to {length} tokens, but the model"
+          f" was made for {config.max_positions}; give fewer, or shorter texts"
+      )
+  return rows
 
 
 def decode(
@@ -211,8 +218,8 @@ class Decoder:
   """Decodes lists of strings.
 
   Compiles once for each number of rows (`batch`, or fewer texts), padded
-  source width (64, 128, 256, ...), max_new_tokens and number of EOS ids; other
-  settings, seeds and texts cost nothing.
+  width of source or prompt (64, 128, 256, ...), max_new_tokens and number of
+  EOS ids; other settings, seeds and texts cost nothing.
 
   Attributes:
     target: whose law comes out.
@@ -248,6 +255,7 @@ class Decoder:
       *,
       max_new_tokens: int = 128,
       max_source_tokens: int = 512,
+      chat: bool | None = None,
       ids: Sequence[int] | None = None,
       seed: int = 0,
       log_probs: bool = False,
@@ -256,10 +264,11 @@ class Decoder:
     """Decodes `texts`.
 
     Args:
-      texts: sources, with their task's prefix.
+      texts: with their task's prefix.
       settings: temperature 0 is greedy.
       max_new_tokens: budget of each.
-      max_source_tokens: longer sources are cut before their EOS.
+      max_source_tokens: longer texts are cut, at their end.
+      chat: put texts in the model's chat template; None where it has one.
       ids: of the requests; a text keeps its random numbers with its id.
       seed: of the run.
       log_probs: also report each token's log-probabilities.
@@ -277,6 +286,7 @@ class Decoder:
         settings,
         max_new_tokens=max_new_tokens,
         max_source_tokens=max_source_tokens,
+        chat=chat,
         ids=ids,
     )
     trace = trace or self.rule.trace

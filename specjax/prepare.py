@@ -56,7 +56,12 @@ class Setup:
   def side(self, drafts: pipeline.Drafts) -> side_lib.Side:
     """Decoding with these drafts."""
     return side_lib.Side(
-        loop_lib.Loop(self.target.module, drafts.drafter, self.config.rule()),
+        loop_lib.Loop(
+            self.target.module,
+            drafts.drafter,
+            self.config.rule(),
+            chunk=self.config.decode.prefill_chunk,
+        ),
         self.target.params,
         drafts.params,
         self.config.decode.max_new_tokens,
@@ -95,12 +100,12 @@ class Setup:
   def single(self, row: int, tokens: Sequence[int]):
     """One row with what plain decoding made of it: batch, text_BS, count."""
     request = self.requests[row]
-    text = request.prompt + tuple(tokens)
-    width = len(request.prompt) + self.config.decode.max_new_tokens
-    text_BS = jnp.asarray([text + (0,) * (width - len(text))], jnp.int32)
     batch = requests_lib.make_batch(
         [request], vocabulary=self.vocabulary, seed=self.config.decode.seed
     )
+    text = request.prompt + tuple(tokens)
+    width = batch.prompt_BP.shape[1] + self.config.decode.max_new_tokens
+    text_BS = jnp.asarray([text + (0,) * (width - len(text))], jnp.int32)
     return batch, text_BS, len(tokens)
 
 
@@ -127,6 +132,7 @@ def _model(setup: Setup) -> pipeline.Drafts:
       draft.gamma,
       dtype=jnp.dtype(setup.config.decode.dtype),
       hint=HINT,
+      chunk=setup.config.decode.prefill_chunk,
       **_drawing(draft),
   )
 
@@ -148,10 +154,8 @@ def _simulated(setup: Setup) -> pipeline.Drafts:
 
   def replaying(results, alpha):
     rows = zip(setup.requests, results)
-    replayed = {request.id: result.tokens for request, result in rows}
-    return pipeline.draft_simulated(
-        setup.target, replayed, setup.config.draft.gamma, alpha
-    )
+    texts = {row.id: row.prompt + result.tokens for row, result in rows}
+    return pipeline.draft_simulated(texts, setup.config.draft.gamma, alpha)
 
   wide = setup.decode(setup.side(replaying(setup.output, 1.0)))
   return replaying(wide, setup.config.draft.alpha)
@@ -231,9 +235,8 @@ def prepare(config: sections.Experiment) -> Setup:
   examples = fetch(config)
   dtype = jnp.dtype(config.decode.dtype)
   target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
-  eos = (target.module.config.eos_token_id,)
   vocabulary = target.module.config.vocab_size
-  settings = config.settings(eos)
+  settings = config.settings(target.module.config.ends)
   sections.within("decode", lambda: settings_lib.stack([settings], vocabulary))
   requests = pipeline.make_requests(
       target,
@@ -241,6 +244,7 @@ def prepare(config: sections.Experiment) -> Setup:
       settings,
       max_new_tokens=config.decode.max_new_tokens,
       max_source_tokens=config.data.max_source_tokens,
+      chat=config.data.chat,
   )
   setup = Setup(config, target, pipeline.NO_DRAFTS, examples, requests)
   if config.draft.kind == "simulated":

@@ -13,6 +13,7 @@ from specjax import errors
 from specjax import settings as settings_lib
 from specjax.data import tasks
 from specjax.drafters import chain
+from specjax.models import reading
 from specjax.verify import token
 
 KINDS = ("model", "bigram", "unigram", "simulated", "none")
@@ -28,6 +29,7 @@ LIMITS = {
     "decode.min_new_tokens": (0, 2**16),
     "decode.batch": (1, 2**16),
     "decode.seed": (0, 2**32 - 1),
+    "decode.prefill_chunk": (1, 2**16),
     "measure.repeats": (1, 10**4),
     "measure.warmup": (1, 10**4),
     "measure.timed_rows": (0, 10**9),
@@ -86,7 +88,17 @@ class Draft:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-  """The texts; `text` is a person's own, `rows` 0 takes all there are."""
+  """The texts.
+
+  Attributes:
+    task: one of data.tasks.TASKS.
+    path: of files that it is read from.
+    split: of a public dataset.
+    rows: how many, from the front; 0 takes all there are.
+    text: a person's own, in place of the task's.
+    max_source_tokens: longer texts are cut.
+    chat: put texts in the model's chat template; None where it has one.
+  """
 
   task: str = "mini_ende"
   path: str = ""
@@ -94,6 +106,7 @@ class Data:
   rows: int = 0
   text: str = ""
   max_source_tokens: int = 512
+  chat: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +120,7 @@ class Sampling:
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
-  """How much is decoded, and how."""
+  """How much is decoded, and how; a pass reads `prefill_chunk` of a prompt."""
 
   max_new_tokens: int = 128
   min_new_tokens: int = 0
@@ -116,6 +129,7 @@ class Decode:
   batch: int = 1
   dtype: str = "float32"
   seed: int = 0
+  prefill_chunk: int = reading.CHUNK
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,8 @@ import pytest
 from specjax.decoding import requests as requests_lib
 from specjax.decoding import state as state_lib
 from specjax.models import cache as cache_lib
+from specjax.models import decoder
+from specjax.models import rope
 from specjax.models import t5
 from specjax.verify import proposal as proposals
 
@@ -312,6 +314,43 @@ def tiny_t5(seed=0, vocabulary=29, layers=2, width=16):
   ids = jnp.zeros((1, 2), jnp.int32)
   shapes = jax.eval_shape(module.init, jax.random.key(0), ids, ids == 0, ids)
   gains = {"table": 8, "shared": 2, "cross": 0.5}
+  return module, _lively(shapes, gains, seed)
+
+
+@functools.cache
+def tiny_decoder(kind, seed=0, vocabulary=29, layers=2, width=16):
+  """The same of a decoder-only model, of kind "llama" or "gpt2"."""
+  llama = kind == "llama"
+  module = decoder.Decoder(
+      decoder.DecoderConfig(
+          vocab_size=vocabulary,
+          d_model=width,
+          d_kv=4,
+          d_ff=2 * width,
+          num_layers=layers,
+          num_heads=4,
+          num_kv_heads=2 if llama else 4,
+          tied=False,
+          gated=llama,
+          rms=llama,
+          rope=rope.Rope(100.0) if llama else None,
+          max_positions=256,
+          norm_epsilon=1e-5,
+          qkv_bias=not llama,
+          out_bias=not llama,
+          ff_bias=not llama,
+          ends=(2,),
+      )
+  )
+  shapes = jax.eval_shape(
+      module.init, jax.random.key(0), jnp.zeros((1, 2), jnp.int32)
+  )
+  gains = {"embedding": 2, "positions": 2}
+  return module, _lively(shapes, gains, seed)
+
+
+def _lively(shapes, gains, seed):
+  """Random parameters; `gains` are by parts of their names."""
   rng = np.random.default_rng(seed)
 
   def fill(path, leaf):
@@ -322,7 +361,7 @@ def tiny_t5(seed=0, vocabulary=29, layers=2, width=16):
     scale = 1.5 * math.prod(share) / math.sqrt(leaf.shape[-1])
     return jnp.asarray(rng.normal(scale=scale, size=leaf.shape), jnp.float32)
 
-  return module, jax.tree_util.tree_map_with_path(fill, shapes)
+  return jax.tree_util.tree_map_with_path(fill, shapes)
 
 
 def blurred(params, seed, amount):

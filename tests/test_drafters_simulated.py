@@ -270,13 +270,13 @@ def test_refused_gamma(gamma):
         ("alpha", dict(alpha=-0.1)),
         ("alpha", dict(alpha=float("nan"))),
         ("alpha", dict(alpha=None)),
-        ("outputs", dict(outputs={})),
+        ("texts", dict(texts={})),
     ),
 )
 def test_refused_rates(field, options):
-  good = dict(outputs={0: (3, 1)}, gamma=2, alpha=0.5)
+  good = dict(texts={0: (0, 3, 1)}, gamma=2, alpha=0.5)
   with pytest.raises(errors.UserError, match=f"^{field}: give"):
-    pipeline.draft_simulated(None, **(good | options))
+    pipeline.draft_simulated(**(good | options))
 
 
 def test_static_under_jit():

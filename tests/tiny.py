@@ -15,6 +15,8 @@ import sentencepiece
 from specjax import command_line
 from specjax.checkpoints import hf
 from specjax.checkpoints import resolve
+from specjax.models import decoder
+from specjax.models import products
 from specjax.models import t5
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
@@ -92,6 +94,26 @@ def write_random_t5(directory, config: t5.T5Config, seed: int = 0, **how):
   shapes = jax.eval_shape(
       module.init, jax.random.key(0), ids_B1, ids_B1 == 0, ids_B1
   )
+  params = jax.tree_util.tree_map_with_path(draw, shapes)
+  hf.save_model(directory, module, params, **{"dtype": jnp.float32} | how)
+
+
+def write_random_decoder(directory, config, seed: int = 0, **how):
+  """Writes a decoder-only directory of random weights; see write_random_t5."""
+  generator = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    weights = generator.standard_normal(leaf.shape, np.float32)
+    kind = path[-1].key
+    if kind in ("scale", "bias"):
+      return (kind == "scale") + 0.2 * weights
+    if kind == "kernel":
+      weights *= leaf.shape[-1 if products.OUT_IN else 0] ** -0.5
+    return weights
+
+  module = decoder.Decoder(config)
+  ids_B1 = jnp.zeros((1, 1), jnp.int32)
+  shapes = jax.eval_shape(module.init, jax.random.key(0), ids_B1)
   params = jax.tree_util.tree_map_with_path(draw, shapes)
   hf.save_model(directory, module, params, **{"dtype": jnp.float32} | how)
 

@@ -151,7 +151,7 @@ def _byte_level(get: fields_lib.Getter, pieces: list[str]):
 def _sentencepiece(get: fields_lib.Getter, pieces: list[str]):
   """SentencePiece's BPE: of two neighbours the pair of the best piece merges."""
   import tokenizers
-  from tokenizers import decoders, models, pre_tokenizers
+  from tokenizers import decoders, models, normalizers
 
   scores = _list(get, "scores", float, len(pieces))
   unknown = get.integer(_KEY + "unknown_token_id", 0)
@@ -167,10 +167,9 @@ def _sentencepiece(get: fields_lib.Getter, pieces: list[str]):
           byte_fallback=True,
       )
   )
-  backend.pre_tokenizer = pre_tokenizers.Metaspace(
-      replacement=_SPACE,
-      prepend_scheme="first" if prefix else "never",
-      split=False,
+  marks = [normalizers.Replace(" ", _SPACE)]
+  backend.normalizer = normalizers.Sequence(
+      [normalizers.Prepend(_SPACE), *marks] if prefix else marks
   )
   steps = [
       decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()

@@ -1,6 +1,7 @@
-"""Tasks: the texts to decode, with T5's prefixes, and their references.
+"""Tasks: the texts to decode, with their prefixes, and their references.
 
     load_task("mini_ende", rows=8)           the shipped held-out rows
+    load_task("chat_summ", rows=8)           the same, as what a model is told
     load_task("wmt14_ende")                  newstest2014, from Hugging Face
     load_task("cnndm", path="cnndm.jsonl")   the same task, from a local file
     load_task("cnndm", path="cnndm")         from a copy of its repository
@@ -45,6 +46,8 @@ class Task:
 
   Attributes:
     prefix: what T5 reads before each source.
+    words: what a model that follows instructions is told before each row; a
+      person's own text needs none.
     metric: "bleu", "rouge", or "" where there is nothing to judge by.
     shipped: name of the held-out file in the package, for the mini tasks.
     hub: repository and folder of parquet files, for the public tasks.
@@ -53,6 +56,7 @@ class Task:
   """
 
   prefix: str = ""
+  words: str = ""
   metric: str = ""
   shipped: str = ""
   hub: tuple[str, ...] = ()
@@ -61,18 +65,23 @@ class Task:
 
 
 TASKS = {
-    "mini_ende": Task(TRANSLATE, "bleu", shipped="ende.jsonl"),
-    "mini_summ": Task(SUMMARIZE, "rouge", shipped="summ.jsonl"),
+    "mini_ende": Task(TRANSLATE, metric="bleu", shipped="ende.jsonl"),
+    "mini_summ": Task(SUMMARIZE, metric="rouge", shipped="summ.jsonl"),
+    "chat_summ": Task(
+        words="Summarize in one sentence: ",
+        metric="rouge",
+        shipped="summ.jsonl",
+    ),
     "wmt14_ende": Task(
         TRANSLATE,
-        "bleu",
+        metric="bleu",
         hub=("wmt/wmt14", "de-en"),
         columns=lambda row: tuple(row["translation"][k] for k in ("en", "de")),
         instead="configs/ende_t5small.py:mini",
     ),
     "cnndm": Task(
         SUMMARIZE,
-        "rouge",
+        metric="rouge",
         hub=("abisee/cnn_dailymail", "3.0.0"),
         columns=lambda row: (row["article"], row["highlights"]),
         instead="configs/cnndm_t5small.py:mini",
@@ -122,7 +131,9 @@ def load_task(
   else:
     raise UserError("data.path: task 'file' needs the path of JSON lines")
   examples = [
-      dataclasses.replace(example, source=task.prefix + example.source)
+      dataclasses.replace(
+          example, source=task.prefix + task.words + example.source
+      )
       for example in itertools.islice(examples, rows)
   ]
   if not examples:

@@ -42,6 +42,7 @@ class Loop:
     rule: verdict of (target law, proposal, key_B).
     log_probs: also report each token's log-probabilities.
     trace: also record every round; `rule` must then report its trace.
+    chunk: tokens of a prompt that are read in one pass.
 
   Raises:
     ValueError: `trace` is asked for, and the rule reports none.
@@ -52,6 +53,7 @@ class Loop:
   rule: Any
   log_probs: bool = False
   trace: bool = False
+  chunk: int = reading.CHUNK
 
   def __post_init__(self):
     if self.trace and not getattr(self.rule, "trace", True):
@@ -104,6 +106,7 @@ class Loop:
         memory,
         width=prompt_width,
         slots=slots,
+        chunk=self.chunk,
     )
     state = state.replace(memory=memory, cache=cache)
     drafter_state = self.drafter.prefill(

@@ -11,8 +11,9 @@ from specjax import checks
 from specjax import errors
 from specjax import settings as settings_lib
 
-# Sources are padded to this, or twice, four times ... as much: few shapes.
-SHORTEST_SOURCE = 64
+# Sources and prompts are padded to this, or twice, four times ... as much: few
+# shapes.
+SHORTEST = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Request:
   Attributes:
     id: fixes the row's random numbers, wherever in a batch it stands.
     source: ids that an encoder reads, or None.
-    prompt: ids that the decoder begins with; T5's start token.
+    prompt: ids that the decoder begins with; T5's start token, or the whole
+      text that a decoder-only model goes on with.
     settings: sampling.
     max_new_tokens: its budget, the EOS included.
 
@@ -53,7 +55,7 @@ class Request:
         "give 1 or more, below 2^31",
         budget,
     )
-    self._check_ids("prompt", "at least the decoder's start token")
+    self._check_ids("prompt", "at least one token")
     if self.source is not None:
       self._check_ids("source", "at least one token")
 
@@ -144,10 +146,40 @@ def _check_numbers(requests: int, seed, rows) -> None:
 
 def source_width(longest: int) -> int:
   """L for a source of that length, one of few: the next of 64, 128, 256, ..."""
-  width = SHORTEST_SOURCE
+  width = SHORTEST
   while width < longest:
     width *= 2
   return width
+
+
+def prompt_width(longest: int) -> int:
+  """P for a prompt of that length: 1 for a start token, else as L."""
+  return 1 if longest == 1 else source_width(longest)
+
+
+def unpad(ids_BP, mask_BP) -> list[tuple[int, ...]]:
+  """Prompts of an array that is padded left or right, as tokenizers give it.
+
+  Rows of a Batch begin at the left, so that a token's place is its position;
+  positions that are counted from a padded start mispredict every shorter row
+  (ndif-team/nnsight#673).
+
+  Args:
+    ids_BP: token ids; anything where the mask is False.
+    mask_BP: True, or 1, at real tokens.
+
+  Raises:
+    errors.UserError: a row has no token, or padding between its tokens.
+  """
+  prompts = []
+  for ids, mask in zip(np.asarray(ids_BP), np.asarray(mask_BP) != 0):
+    places = np.flatnonzero(mask)
+    good = len(places) and places[-1] - places[0] + 1 == len(places)
+    errors.require(
+        bool(good), "mask_BP", "give each row its tokens side by side", mask
+    )
+    prompts.append(tuple(ids[places].tolist()))
+  return prompts
 
 
 def make_batch(
@@ -181,7 +213,7 @@ def make_batch(
   filled = [*requests, *requests[:1] * blank]
   prompts = [request.prompt for request in filled]
   _check_vocabulary("prompt", prompts, vocabulary)
-  prompt_BP, _ = _pad(prompts, max(map(len, prompts)))
+  prompt_BP, _ = _pad(prompts, prompt_width(max(map(len, prompts))))
   source_BL, mask_BL = _pad_sources(
       [request.source for request in filled], width, vocabulary
   )
@@ -216,8 +248,8 @@ def groups(
 ) -> list[Group]:
   """Requests as batches of few shapes, `batch` at a time.
 
-  Sources of one width go together, so that short ones are not padded to the
-  longest; the last batch of a width is filled up.
+  Sources and prompts of one width go together, so that short ones are not
+  padded to the longest; the last batch of a width is filled up.
 
   Args:
     requests: as `make_batch` takes them.
@@ -225,13 +257,14 @@ def groups(
     vocabulary: likewise.
     seed: likewise.
   """
-  by_width: dict[int, list[int]] = {}
+  by_width: dict[tuple[int, int], list[int]] = {}
   for i, request in enumerate(requests):
-    width = source_width(len(request.source or ()))
+    source = source_width(len(request.source or ()))
+    width = source, prompt_width(len(request.prompt))
     by_width.setdefault(width, []).append(i)
   chunks = [
-      (width, tuple(members[i : i + batch]))
-      for width, members in sorted(by_width.items())
+      (source, tuple(members[i : i + batch]))
+      for (source, _), members in sorted(by_width.items())
       for i in range(0, len(members), batch)
   ]
   make = lambda width, chunk: make_batch(

@@ -32,6 +32,7 @@ class ModelDrafter(drawing.DrawingChain):
   Attributes:
     module: the draft model; encoder-decoders read the source themselves.
     gamma: tokens a round.
+    chunk: tokens of a prompt that are read in one pass.
 
   Raises:
     errors.UserError: a value is out of its range; the message names it.
@@ -39,6 +40,7 @@ class ModelDrafter(drawing.DrawingChain):
 
   module: nn.Module
   gamma: int
+  chunk: int = reading.CHUNK
 
   @property
   def reader(self) -> nn.Module:
@@ -58,6 +60,7 @@ class ModelDrafter(drawing.DrawingChain):
         memory,
         width=prompt_width,
         slots=slots,
+        chunk=self.chunk,
     )
     return ModelState(cache=cache, memory=memory)
 

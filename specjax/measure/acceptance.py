@@ -10,13 +10,15 @@ import jax.numpy as jnp
 
 from specjax import sampling as sampling_lib
 from specjax.decoding import requests as requests_lib
+from specjax.models import cache as cache_lib
+from specjax.models import reading
 from specjax.verify import token
 
 
 def teacher_forced(
     reader: Any, params, batch: requests_lib.Batch, sampling, text_BS
 ) -> sampling_lib.Law:
-  """Laws along a given text, by one pass.
+  """Laws of a given text's new tokens, by one pass behind the prompt's.
 
   Args:
     reader: a model, or what else a drafter has its laws from (see
@@ -24,24 +26,49 @@ def teacher_forced(
     params: its variables.
     batch: source and prompt.
     sampling: settings of the law; fix its vocabulary width.
-    text_BS: prompt and new tokens.
+    text_BS: prompts and T new tokens; as wide as the batch's prompts, and T.
 
   Returns:
-    A Law with leading [B, S - 1]; place t is the law of text_BS[:, t + 1].
+    A Law with leading [B, T]; place t is the law of new token t.
   """
   width = sampling.suppressed_V.shape[0]
-  if isinstance(reader, nn.Module):
-    logits_BTV = reader.apply(
-        params, batch.source_BL, batch.source_mask_BL, text_BS[:, :-1]
+  new_T = jnp.arange(text_BS.shape[1] - batch.prompt_BP.shape[1])
+  before_BT = batch.prompt_B[:, None] - 1 + new_T
+  if hasattr(reader, "along"):
+    logits_BTV = jnp.take_along_axis(
+        reader.along(params, text_BS, width), before_BT[..., None], axis=1
     )
   else:
-    logits_BTV = reader.along(params, text_BS, width)
-  new_BT = jnp.arange(text_BS.shape[1] - 1) - (batch.prompt_B[:, None] - 1)
+    logits_BTV = _behind_prompt(reader, params, batch, text_BS, before_BT)
   return sampling_lib.make_law(
       sampling_lib.fit_width(logits_BTV, width),
       sampling,
-      jnp.maximum(new_BT, 0),
+      jnp.broadcast_to(new_T, before_BT.shape),
   )
+
+
+def _behind_prompt(module, params, batch, text_BS, before_BT):
+  """A model's logits_BTV of the tokens behind places `before_BT`."""
+  slots = text_BS.shape[1]
+  memory = reading.encode(
+      module, params, batch.source_BL, batch.source_mask_BL
+  )
+  cache = reading.read_prompt(
+      module,
+      params,
+      text_BS,
+      batch.prompt_B,
+      memory,
+      width=batch.prompt_BP.shape[1],
+      slots=slots,
+  )
+  query = cache_lib.chain_query(
+      jnp.take_along_axis(text_BS, before_BT, axis=1),
+      batch.prompt_B - 1,
+      slots,
+      jnp.ones_like(before_BT, bool),
+  )
+  return module.apply(params, query, cache, memory, method="decode")[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +91,7 @@ class Pair:
   def acceptance(
       self, target_params, draft_params, batch, draft_sampling, text_BS
   ):
-    """Chance that the rule accepts a draft, at every place of a given text.
+    """Chance_BT that the rule accepts a draft, at each new token of a text.
 
     sum_x min(p(x) / lenience, q(x)); in greedy rows the sum of q(x) over what
     the target accepts, which is 1 or 0 where the draft is greedy, too.
@@ -74,7 +101,7 @@ class Pair:
       draft_params: of the drafter.
       batch: source, prompt and the target's settings.
       draft_sampling: the draft's settings.
-      text_BS: prompt and new tokens; place t is the draft of text_BS[:, t + 1].
+      text_BS: prompts and new tokens, as `teacher_forced` takes them.
     """
     target = teacher_forced(
         self.target, target_params, batch, batch.sampling, text_BS
@@ -140,8 +167,7 @@ def alpha(
     chance_BT = pair.acceptance(
         target_params, draft_params, batch, draft_sampling, text_BS
     )
-    first = int(batch.prompt_B[0]) - 1
-    chance_T = jax.device_get(chance_BT)[0, first : first + count]
+    chance_T = jax.device_get(chance_BT)[0, :count]
     total += float(chance_T.sum(dtype="float64"))
     places += count
   # Sums of float32 laws end a few millionths above 1.

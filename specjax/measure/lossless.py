@@ -71,4 +71,4 @@ def two_best_gap(module, params, batch, text_BS, position: int) -> float:
   whole = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
   module = module.clone(dtype=jnp.float32, carried=None)
   gap_BT = _gaps(module, whole, batch, text_BS)
-  return float(gap_BT[0, int(batch.prompt_B[0]) - 1 + position])
+  return float(gap_BT[0, position])

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from specjax.models import cache as cache_lib
 
 # Tokens of a prompt that are read in one pass.
-CHUNK = 256
+CHUNK = 128
 
 
 def encode(module, params, source_BL, mask_BL):

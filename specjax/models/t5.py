@@ -50,6 +50,10 @@ class T5Config:
     return (self.eos_token_id,)
 
   @property
+  def max_positions(self) -> None:
+    """The longest text it was made for: distances know no end."""
+
+  @property
   def logit_scale(self) -> float:
     """D^-0.5 where the head is the embedding (v1.0), else 1."""
     return self.d_model**-0.5 if self.tied else 1.0

@@ -22,9 +22,9 @@ def matrix(name: str, path, shape, form=places.KERNEL, *, bias=False):
   """Entries of one matrix [out, in] and its bias, by their stored names."""
   entries = {f"{name}.weight": places.Place((*path, "kernel"), shape, form)}
   if bias:
-    form = places.Form(groups=form.groups, held=form.held)
     out = shape[1] if form.turned else shape[0]
-    entries[f"{name}.bias"] = places.Place((*path, "bias"), (out,), form)
+    alike = places.Form(groups=form.groups, held=form.held)
+    entries[f"{name}.bias"] = places.Place((*path, "bias"), (out,), alike)
   return entries
 
 

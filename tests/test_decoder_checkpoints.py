@@ -33,7 +33,7 @@ def fields_of(name):
 
 
 def read(tmp_path, name, **changes):
-  """The shape in a fixture's config.json, with other fields; None takes away."""
+  """The shape in a fixture's config.json; fields of None are taken away."""
   fields = fields_of(name) | changes
   path = tmp_path / "config.json"
   path.write_text(
@@ -131,10 +131,10 @@ def test_what_files_leave_out(tmp_path):
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ("llama", {"attention_bias": 1}, "must be true or false"),
         ("llama", {"rope_theta": -1.0}, "rope: field rope_theta is -1.0"),
-        ("llama", {"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn"}}, "is 'yarn'"),
         ("llama", {"rope_scaling": {"rope_type": "given"}}, "must be one of"),
         ("llama", {"rope_scaling": {"type": "linear"}}, "factor is missing"),
-        ("llama", {"rope_scaling": 8}, "rope_scaling is 8; it must be an object"),
+        ("llama", {"rope_scaling": 8}, "is 8; it must be an object"),
         (
             "llama",
             {"rope_parameters": {"partial_rotary_factor": 0.5}},

@@ -4,6 +4,7 @@ import functools
 import io
 import json
 
+import gguf
 import pytest
 import sentencepiece
 import tokenizers
@@ -14,11 +15,8 @@ from specjax.checkpoints import gguf_tokenizer
 from specjax.checkpoints import text_tokenizer
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.errors import UserError
-from tests import varied
-
-gguf = pytest.importorskip("gguf")
-
 from tests import gguf_files
+from tests import varied
 
 TEXTS = varied.strings()
 # As the models' own tokenizer.json have them.

@@ -15,6 +15,11 @@ from tests import tiny
 F32, BF16 = jnp.float32, jnp.bfloat16
 
 
+def in_out(dtype):
+  """The product with kernels that lie [in, out]."""
+  return functools.partial(products.product, dtype=dtype, out_in=False)
+
+
 def case(rows, dtype, seed=0, width=96):
   """x [rows, 64] of many magnitudes, a bfloat16 kernel [64, width]."""
   rng = np.random.default_rng(seed)
@@ -51,7 +56,7 @@ def test_other_platforms_split_too():
 @pytest.mark.parametrize("rows", (1, 2, 40))
 def test_bfloat16_activations_are_summed_in_float32(rows):
   x, kernel = case(rows, BF16)
-  got = jax.jit(functools.partial(products.product, dtype=BF16))(x, kernel)
+  got = jax.jit(in_out(BF16))(x, kernel)
   assert got.shape == (rows, 96) and got.dtype == F32
   assert worst(got, x, kernel) < 1e-6
 
@@ -59,7 +64,7 @@ def test_bfloat16_activations_are_summed_in_float32(rows):
 @pytest.mark.parametrize("rows", (1, 2, 40))
 def test_float32_activations_are_rounded_to_the_products_type(rows):
   x, kernel = case(rows, F32)
-  got = jax.jit(functools.partial(products.product, dtype=BF16))(x, kernel)
+  got = jax.jit(in_out(BF16))(x, kernel)
   assert worst(got, x.astype(BF16), kernel) < 1e-6
 
 
@@ -82,7 +87,7 @@ def test_a_cpu_carries_float32(tmp_path):
 def test_leading_axes_and_other_types_of_kernels():
   x, kernel = case(6, F32)
   x_BTI = x.reshape(2, 3, 64)
-  run = jax.jit(functools.partial(products.product, dtype=F32))
+  run = jax.jit(in_out(F32))
   np.testing.assert_allclose(
       run(x_BTI, kernel),
       run(x, kernel.astype(F32)).reshape(2, 3, 96),

@@ -149,7 +149,7 @@ def _byte_level(get: fields_lib.Getter, pieces: list[str]):
 
 
 def _sentencepiece(get: fields_lib.Getter, pieces: list[str]):
-  """SentencePiece's BPE: of two neighbours the pair of the best piece merges."""
+  """SentencePiece's BPE: the neighbours that make the best piece merge."""
   import tokenizers
   from tokenizers import decoders, models, normalizers
 

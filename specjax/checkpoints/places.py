@@ -63,7 +63,9 @@ class Form:
       whole = (self.groups, rows // self.groups, *whole[1:])
     elif len(shapes) > 1:
       whole = (len(shapes), *whole)
-    return products.kernel_shape(whole[-1], whole[:-1]) if self.kernel else whole
+    if not self.kernel:
+      return whole
+    return products.kernel_shape(whole[-1], whole[:-1])
 
   def _parts(self, shapes):
     """Shapes of the parts, [out, in]."""

@@ -65,8 +65,8 @@ def find(name: str, *, hint: str) -> pathlib.Path | None:
   """Finds a model without fetching it; arguments as `resolve`.
 
   Returns:
-    The folder or file, or None where it is for `resolve` to fetch: the hub was asked,
-    and has the files.
+    The folder or file, or None where it is for `resolve` to fetch: the hub was
+    asked, and has the files.
 
   Raises:
     UserError: the model can't be had; one line.

@@ -131,7 +131,7 @@ class FeedForward(nn.Module):
 
 
 def embed(table_VD, ids, types: Types):
-  """Rows of a table; an id beyond it reads its last row: drafts may have one."""
+  """Rows of a table; ids beyond it read the last one: drafts may have some."""
   return jnp.take(table_VD, ids, axis=0, mode="clip").astype(types.carried)
 
 

@@ -101,7 +101,10 @@ class Setup:
     """One row with what plain decoding made of it: batch, text_BS, count."""
     request = self.requests[row]
     batch = requests_lib.make_batch(
-        [request], vocabulary=self.vocabulary, seed=self.config.decode.seed
+        [request],
+        vocabulary=self.vocabulary,
+        seed=self.config.decode.seed,
+        prompt_width=requests_lib.padded_prompt(len(request.prompt)),
     )
     text = request.prompt + tuple(tokens)
     width = batch.prompt_BP.shape[1] + self.config.decode.max_new_tokens

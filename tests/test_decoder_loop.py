@@ -35,6 +35,7 @@ KINDS = ("llama", "gpt2")
 GREEDY = Settings(eos=(2,))
 WARM = [Settings(temperature=1.0, eos=(2,)), Settings(0.7, top_k=5, eos=(2,))]
 # Of one padded width; the last one is longer than a chunk of 16.
+WIDTH = 64
 PROMPTS = ((7, 4, 9), (11,), (3, 9, 8, 5, 4, 4, 6), tuple(range(3, 28)) * 2)
 
 
@@ -66,6 +67,7 @@ def make_batch(settings, prompts=PROMPTS, *, ids=None):
       ),
       vocabulary=V,
       seed=3,
+      prompt_width=WIDTH,
   )
   return mocks.widen_eos(batch, 1)
 
@@ -130,14 +132,14 @@ def test_padding_at_either_end():
 def test_chunks_change_nothing():
   """Of the target's cache, and of the draft's."""
   batch = make_batch(GREEDY)
-  known_BS = np.arange(64) < np.asarray(batch.prompt_B)[:, None] - 1
+  known_BS = np.arange(WIDTH) < np.asarray(batch.prompt_B)[:, None] - 1
   found = []
   for chunk in (16, 7, 128):
     loop, params, draft = pair("llama", chunk)
     state = loop.prefill(params, draft, batch, BUDGET)
     caches = jax.tree.leaves((state.cache, state.drafter.cache))
     # [B, H, S, K] -> [B, S, H, K].
-    prompts = [np.swapaxes(x, 1, 2)[:, :64] for x in caches]
+    prompts = [np.swapaxes(x, 1, 2)[:, :WIDTH] for x in caches]
     found.append([x[known_BS] for x in prompts])
     assert not any(np.any(x[~known_BS]) for x in prompts)
   for other in found[1:]:
@@ -191,7 +193,10 @@ def test_self_draft_is_always_accepted(kind):
 def single(prompt, new, settings):
   """A batch of one row and its text_BS, as acceptance takes them."""
   batch = requests_lib.make_batch(
-      mocks.requests(settings, BUDGET, prompts=[prompt]), vocabulary=V, seed=0
+      mocks.requests(settings, BUDGET, prompts=[prompt]),
+      vocabulary=V,
+      seed=0,
+      prompt_width=requests_lib.padded_prompt(len(prompt)),
   )
   text = (*prompt, *new)
   width = batch.prompt_BP.shape[1] + BUDGET
@@ -231,7 +236,7 @@ def test_acceptance_behind_a_prompt(prompt):
 
 def test_few_widths():
   """Prompts, too, are padded to 64, 128, ...; a start token stays alone."""
-  widths = [requests_lib.prompt_width(n) for n in (1, 2, 64, 65, 1000)]
+  widths = [requests_lib.padded_prompt(n) for n in (1, 2, 64, 65, 1000)]
   assert widths == [1, 64, 64, 128, 1024]
   requests = mocks.requests(
       GREEDY, 4, prompts=[(5,) * n for n in (3, 100, 2, 99, 1)]

@@ -152,7 +152,7 @@ def source_width(longest: int) -> int:
   return width
 
 
-def prompt_width(longest: int) -> int:
+def padded_prompt(longest: int) -> int:
   """P for a prompt of that length: 1 for a start token, else as L."""
   return 1 if longest == 1 else source_width(longest)
 
@@ -189,6 +189,7 @@ def make_batch(
     seed: int,
     rows: int | None = None,
     width: int | None = None,
+    prompt_width: int | None = None,
 ) -> Batch:
   """Pads requests into one batch.
 
@@ -200,6 +201,7 @@ def make_batch(
     rows: B; more than there are requests adds rows that never count. As many
       as there are requests where None.
     width: L; `source_width` of the longest where None.
+    prompt_width: P; the longest prompt's where None.
 
   Raises:
     errors.UserError: nothing to decode, more requests than rows, some with
@@ -213,7 +215,7 @@ def make_batch(
   filled = [*requests, *requests[:1] * blank]
   prompts = [request.prompt for request in filled]
   _check_vocabulary("prompt", prompts, vocabulary)
-  prompt_BP, _ = _pad(prompts, prompt_width(max(map(len, prompts))))
+  prompt_BP, _ = _pad(prompts, prompt_width or max(map(len, prompts)))
   source_BL, mask_BL = _pad_sources(
       [request.source for request in filled], width, vocabulary
   )
@@ -260,18 +262,19 @@ def groups(
   by_width: dict[tuple[int, int], list[int]] = {}
   for i, request in enumerate(requests):
     source = source_width(len(request.source or ()))
-    width = source, prompt_width(len(request.prompt))
-    by_width.setdefault(width, []).append(i)
+    widths = source, padded_prompt(len(request.prompt))
+    by_width.setdefault(widths, []).append(i)
   chunks = [
-      (source, tuple(members[i : i + batch]))
-      for (source, _), members in sorted(by_width.items())
+      (widths, tuple(members[i : i + batch]))
+      for widths, members in sorted(by_width.items())
       for i in range(0, len(members), batch)
   ]
-  make = lambda width, chunk: make_batch(
+  make = lambda widths, chunk: make_batch(
       [requests[i] for i in chunk],
       vocabulary=vocabulary,
       seed=seed,
       rows=batch,
-      width=width,
+      width=widths[0],
+      prompt_width=widths[1],
   )
-  return [Group(chunk, make(width, chunk)) for width, chunk in chunks]
+  return [Group(chunk, make(widths, chunk)) for widths, chunk in chunks]

@@ -137,9 +137,11 @@ def test_chunks_change_nothing():
   for chunk in (16, 7, 128):
     loop, params, draft = pair("llama", chunk)
     state = loop.prefill(params, draft, batch, BUDGET)
-    caches = jax.tree.leaves((state.cache, state.drafter.cache))
-    # [B, H, S, K] -> [B, S, H, K].
-    prompts = [np.swapaxes(x, 1, 2)[:, :WIDTH] for x in caches]
+    caches = [state.cache, state.drafter.cache]
+    # -> [B, S, H, K].
+    keys = [np.moveaxis(x, 3, 1) for each in caches for x in each.key]
+    values = [np.moveaxis(x, 2, 1) for each in caches for x in each.value]
+    prompts = [x[:, :WIDTH] for x in keys + values]
     found.append([x[known_BS] for x in prompts])
     assert not any(np.any(x[~known_BS]) for x in prompts)
   for other in found[1:]:

@@ -112,7 +112,7 @@ def test_chunks_beyond_the_prompts_are_not_read():
   """The bound is the batch's own longest prompt, not the padded width."""
   module, params, arrays = load("llama")
   cache = read_prompt(module, params, arrays["tokens_BT"], np.array([3, 8]), 7)
-  written = np.any(np.asarray(cache.key[0]) != 0, axis=(1, 3))
+  written = np.any(np.asarray(cache.value[0]) != 0, axis=(1, 3))
   assert written.sum(axis=1).tolist() == [2, 7]
 
 
@@ -153,7 +153,7 @@ def test_grouped_heads_are_repeated_heads():
   rng = np.random.default_rng(0)
   draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
   query_BHTK, mask_BTS = draw(2, 6, 3, 4), draw(2, 3, 5) > 0
-  key, value = draw(2, 2, 5, 4), draw(2, 2, 5, 4)
+  key, value = draw(2, 2, 4, 5), draw(2, 2, 5, 4)
   got = layers.attend(query_BHTK, key, value, None, mask_BTS)
   copies = lambda x: np.repeat(x, 3, axis=1)
   want = layers.attend(query_BHTK, copies(key), copies(value), None, mask_BTS)
@@ -189,7 +189,7 @@ def test_types():
   half = module.clone(dtype=jnp.bfloat16, carried=None)
   cache = half.empty_cache(2, SLOTS)
   assert cache.key[0].dtype == jnp.bfloat16
-  assert cache.key[0].shape == (2, 2, SLOTS, 8)
+  assert cache.value[0].shape == (2, 2, SLOTS, 8)
   logits_BTV = jax.jit(half.apply)(params, arrays["tokens_BT"])
   assert logits_BTV.dtype == jnp.float32
   error = np.abs(logits_BTV - arrays["logits_BTV"])

@@ -72,8 +72,8 @@ def test_a_draft_model(gpts):
   made = prepare.prepare(
       config(gpts, GPT, decode__batch=2, decode__max_new_tokens=16)
   )
-  plain = prepare.decode(made, made.plain)
-  drafted = prepare.decode(made, made.speculative)
+  plain = made.decode(made.plain)
+  drafted = made.decode(made.speculative)
   assert [row.tokens for row in drafted] == [row.tokens for row in plain]
   assert not experiment.mismatches(made, plain, drafted)
   alpha, places = experiment.alpha(made, plain)

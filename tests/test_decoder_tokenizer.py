@@ -230,14 +230,6 @@ def test_outputs(made):
   assert made.encode("The dog.") == rows[0]
 
 
-def test_streams(made):
-  """google/sentencepiece#1043, and characters in several tokens."""
-  text = "naïve 日本語 text"
-  ids = made.encode(text)[:-1]
-  pieces = made.stream_pieces([[i] for i in ids])
-  assert "".join(pieces) == text and "\ufffd" not in "".join(pieces)
-
-
 def test_pieces_for_people(made):
   shown = [made.shown[i] for i in made.encode("The dog,\n twice")]
   assert "\u2581dog" in shown and "\u23ce" in "".join(shown)

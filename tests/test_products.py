@@ -9,6 +9,7 @@ import pytest
 
 from specjax import checkpoints
 from specjax.checkpoints import hf
+from specjax.models import layers
 from specjax.models import products
 from tests import tiny
 
@@ -128,3 +129,13 @@ def test_kept_weights_have_the_same_law(tmp_path):
       for each in (kept, upcast)
   ]
   np.testing.assert_allclose(*logits, rtol=0, atol=1e-5)
+
+
+def test_an_embedding_is_read_row_by_row():
+  """A bfloat16 table is never converted whole."""
+  table = jnp.arange(6.0).reshape(3, 2).astype(BF16)
+  types = layers.Types(BF16, F32)
+  read = jax.jit(lambda table, ids: layers.embed(table, ids, types))
+  ids = jnp.array([[2, 0, 7]])
+  np.testing.assert_array_equal(read(table, ids), [[[4, 5], [0, 1], [4, 5]]])
+  assert "f32[3,2]" not in read.lower(table, ids).compile().as_text()

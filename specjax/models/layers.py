@@ -132,7 +132,15 @@ class FeedForward(nn.Module):
 
 def embed(table_VD, ids, types: Types):
   """Rows of a table; ids beyond it read the last one: drafts may have some."""
-  return jnp.take(table_VD, ids, axis=0, mode="clip").astype(types.carried)
+  if table_VD.dtype != jnp.bfloat16:
+    rows = jnp.take(table_VD, ids, axis=0, mode="clip")
+    return rows.astype(types.carried)
+  # As plain bits: a CPU does not index bfloat16, and XLA would convert the
+  # whole table first, once a decoding.
+  bits = jax.lax.bitcast_convert_type(table_VD, jnp.uint16)
+  rows = jnp.take(bits, ids, axis=0, mode="clip")
+  rows = jax.lax.bitcast_convert_type(rows, jnp.bfloat16)
+  return rows.astype(types.carried)
 
 
 def split_heads(x_BTE, heads: int):

@@ -26,7 +26,7 @@ _NAMES = {
     str: "a string",
     tuple: 'whole numbers in brackets, such as "(3, 4)"',
 }
-_VARIANTS = ("T1", "t5", "mini")
+_VARIANTS = ("T1", "t5", "mini", "references")
 
 
 def default() -> config_dict.ConfigDict:
@@ -47,7 +47,8 @@ def paper_row(
 
   Args:
     variant: any of "T1" (temperature 1), "t5" (T5 v1.0 checkpoints), "mini"
-      (the shipped family and its held-out rows), with commas between them.
+      (the shipped family and its held-out rows) and "references" (its drafts
+      trained as in the paper, not distilled), with commas between them.
     task: "ende" or "cnndm".
     draft: "small", "base" or "large".
     gamma: of the paper's row at temperature 0.
@@ -58,17 +59,21 @@ def paper_row(
     errors.UserError: no such variant.
   """
   chosen = set(variant.split(",")) - {""}
-  if not chosen <= set(_VARIANTS) or {"t5", "mini"} <= chosen:
+  both = {"t5", "mini"} <= chosen
+  alone = "references" in chosen and "mini" not in chosen
+  if both or alone or not chosen <= set(_VARIANTS):
     raise errors.UserError(
         f"config: no variant {variant!r}; give some of {', '.join(_VARIANTS)}"
-        " with commas between them, but t5 and mini not together"
+        " with commas between them, but t5 and mini not together, and"
+        " references with mini only"
     )
   config = default()
   sampled = "T1" in chosen
   config.sampling.temperature = float(sampled)
   if "mini" in chosen:
     config.target.checkpoint = "mini/target"
-    config.draft.checkpoint = f"mini/{draft}"
+    taught = "" if "references" in chosen else "_distilled"
+    config.draft.checkpoint = f"mini/{draft}{taught}"
     config.draft.gamma = gamma_mini
     config.data.task = {"ende": "mini_ende", "cnndm": "mini_summ"}[task]
     config.data.max_source_tokens = 256

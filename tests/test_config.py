@@ -55,7 +55,9 @@ def test_paper_rows(task, draft):
   assert (config.sampling.temperature, config.draft.gamma) == (1, sampled)
   config = read(path=f"{path}:mini,T1")
   assert config.target.checkpoint == "mini/target"
-  assert config.draft.checkpoint == f"mini/{draft}"
+  assert config.draft.checkpoint == f"mini/{draft}_distilled"
+  references = read(path=f"{path}:mini,references")
+  assert references.draft.checkpoint == f"mini/{draft}"
   assert config.data.task == {"ende": "mini_ende", "cnndm": "mini_summ"}[task]
   assert (config.decode.dtype, config.decode.batch) == ("float32", 1)
   assert config.sampling.temperature == 1
@@ -69,7 +71,7 @@ def test_docstrings_name_their_own_command(task, draft):
   assert "11B" in text and "results/mini_bfloat16.md" in text
 
 
-@pytest.mark.parametrize("variant", ("mimi", "mini,t5", "T1,x"))
+@pytest.mark.parametrize("variant", ("mimi", "mini,t5", "T1,x", "references"))
 def test_unknown_variants(variant):
   line = refusal(path=f"{SMALL}:{variant}")
   assert variant in line and "T1, t5, mini" in line

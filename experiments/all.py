@@ -15,15 +15,22 @@ two CPU cores.
 """
 
 import functools
-import importlib
 import shutil
 import sys
 import time
 from typing import Any, Sequence
 
+from experiments import baseline
+from experiments import bigger_draft
 from experiments import document
+from experiments import figures
+from experiments import lossless
 from experiments import pairs
 from experiments import results
+from experiments import table1
+from experiments import table2_and_4
+from experiments import table3
+from experiments import table5
 from specjax import errors
 from specjax import options
 from specjax import pictures
@@ -32,22 +39,22 @@ from specjax.measure import environment
 NAME = "all"
 # Script, arguments, and minutes on two CPU cores.
 RUNS = (
-    ("table1", (), 2),
-    ("table2_and_4", (), 12),
-    ("table3", (), 4),
-    ("table5", (), 5),
-    ("bigger_draft", (), 2),
-    ("figures", (), 13),
-    ("lossless", ("--rows=50",), 5),
-    ("baseline", ("--dtype=float32",), 2),
-    ("baseline", ("--dtype=bfloat16",), 2),
+    (table1, (), 2),
+    (table2_and_4, (), 12),
+    (table3, (), 4),
+    (table5, (), 5),
+    (bigger_draft, (), 2),
+    (figures, (), 13),
+    (lossless, ("--rows=50",), 5),
+    (baseline, ("--dtype=float32",), 2),
+    (baseline, ("--dtype=bfloat16",), 2),
 )
+_NOT_ON_PAIRS = lossless, baseline
 # The exit code of a door that Ctrl-C ended.
 _INTERRUPTED = 130
-_ON_PAIRS = frozenset(RUNS[i][0] for i in range(6))
 
 
-def run(module: str, arguments: Sequence[str]) -> dict[str, Any]:
+def run(script, arguments: Sequence[str]) -> dict[str, Any]:
   """Runs one script.
 
   Raises:
@@ -55,25 +62,23 @@ def run(module: str, arguments: Sequence[str]) -> dict[str, Any]:
     KeyboardInterrupt: it was stopped.
   """
   began = time.perf_counter()
-  code = importlib.import_module(f"experiments.{module}").main(
-      [module, *arguments]
-  )
+  code = script.main([script.__name__, *arguments])
   if code == _INTERRUPTED:
     raise KeyboardInterrupt
   if code:
-    raise errors.UserError(f"experiments.{module} failed, see above")
+    raise errors.UserError(f"{script.__name__} failed, see above")
   return {"minutes": (time.perf_counter() - began) / 60}
 
 
 def arguments_of(
-    module: str, own: Sequence[str], rows: int | None, changes: Sequence[str]
+    script, own: Sequence[str], rows: int | None, changes: Sequence[str]
 ) -> list[str]:
   """What a script is given besides the folder."""
   out = list(own)
   if rows:
     out = [word for word in out if not word.startswith("--rows")]
     out.append(f"--rows={rows}")
-  return [*out, *changes] if module in _ON_PAIRS else out
+  return out if script in _NOT_ON_PAIRS else [*out, *changes]
 
 
 def markdown(made: dict) -> str:
@@ -106,20 +111,20 @@ def work(argv: Sequence[str]) -> None:
   own, changes = pairs.split(argv)
   arguments = _parser().read(own)
   pictures.check()
-  script = results.Script.start(NAME, arguments, more=changes)
-  folder = script.parts / "files"
+  whole = results.Script.start(NAME, arguments, more=changes)
+  folder = whole.parts / "files"
   commands, makers, minutes = {}, {}, {}
-  for module, given, share in RUNS:
-    words = arguments_of(module, given, arguments.rows, changes)
-    key = " ".join([module, *given]).replace("--", "")
-    commands[key] = " ".join(["python -m", f"experiments.{module}", *words])
-    makers[key] = functools.partial(run, module, [*words, f"--out={folder}"])
+  for script, given, share in RUNS:
+    words = arguments_of(script, given, arguments.rows, changes)
+    key = " ".join([script.__name__, *given]).replace("--", "")
+    commands[key] = " ".join(["python -m", script.__name__, *words])
+    makers[key] = functools.partial(run, script, [*words, f"--out={folder}"])
     minutes[key] = share
   print(f"about {sum(minutes.values())} minutes on two CPU cores")
-  made = script.cells(makers, minutes)
+  made = whole.cells(makers, minutes)
   for path in sorted(folder.iterdir()):
-    shutil.copyfile(path, script.folder / path.name)
-  script.write(
+    shutil.copyfile(path, whole.folder / path.name)
+  whole.write(
       {
           "scripts": [
               {"command": commands[key]} | made[key] for key in commands
@@ -127,7 +132,7 @@ def work(argv: Sequence[str]) -> None:
       },
       markdown,
   )
-  if script.folder.resolve() == results.COMMITTED:
+  if whole.folder.resolve() == results.COMMITTED:
     document.main([document.NAME])
 
 

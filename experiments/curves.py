@@ -84,6 +84,7 @@ def positions(made: dict):
     panel.axhline(line["alpha"], color="grey", label="alpha: if i.i.d.")
     panel.set_title(f"{line['draft']}: alpha {line['alpha']:.2f}")
     panel.set_xlabel("draft position")
+    panel.set_xticks(range(1, line["gamma"] + 1))
     panel.set_ylim(0, 1)
   return figure
 

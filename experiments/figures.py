@@ -57,19 +57,23 @@ _number = tables.number
 
 def at_gamma(pair: pairs.Pair, gamma: int) -> dict[str, Any]:
   """One point of the curves."""
-  setup = pairs.setup(pair.at(0, gamma=gamma))
-  made = pairs.measured(setup.config)
-  count = lambda params: sum(leaf.size for leaf in weights.of_a_step(params))
-  # A look-up multiplies nothing.
-  c_hat = 0.0
-  if pair.config.draft.kind == "model":
-    c_hat = count(setup.drafts.params) / count(setup.target.params)
-  tokens = made["block_efficiency"]
+  made = pairs.measured(pair.at(0, gamma=gamma))
+  ratio, tokens = c_hat(pair), made["block_efficiency"]
   return made | {
       "draft": pair.draft,
-      "c_hat": c_hat,
-      "operations": (gamma * c_hat + gamma + 1) / tokens,
+      "c_hat": ratio,
+      "operations": (gamma * ratio + gamma + 1) / tokens,
   }
+
+
+def c_hat(pair: pairs.Pair) -> float:
+  """Operations of a draft step over those of a target step on one token."""
+  if pair.config.draft.kind != "model":
+    # A look-up multiplies nothing.
+    return 0.0
+  setup = pairs.setup(pair.config)
+  count = lambda params: sum(leaf.size for leaf in weights.of_a_step(params))
+  return count(setup.drafts.params) / count(setup.target.params)
 
 
 def _cells(line: dict) -> list[str]:

@@ -65,8 +65,10 @@ def measure(pair: pairs.Pair) -> dict[str, Any]:
   }
   sides = {timing.SPECULATIVE: side, _SIMULATED: free}
   found: list[dict[str, float]] = []
-  with prepare.bar("round", options.repeats) as bar:
-    for _ in range(options.repeats):
+  # A sum of four times has the noise of all: more of them than elsewhere.
+  repeats = 2 * options.repeats
+  with prepare.bar("round", repeats) as bar:
+    for _ in range(repeats):
       seconds = steps_lib.interleave(runs, options.steps, 1)
       times = timing.interleave(sides, batches, repeats=1, warmup=1)
       for name in sides:

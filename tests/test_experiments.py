@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import pathlib
 
 import pytest
 
@@ -17,6 +18,7 @@ from experiments import table2_and_4
 from experiments import table3
 from experiments import table5
 from specjax import errors
+from specjax import writing
 
 ON_PAIRS = [table1, table2_and_4, table3, table5, bigger_draft, figures]
 
@@ -158,7 +160,7 @@ def test_values_are_checked(capsys):
         ("--config.decode.dtype=int8", "decode.dtype: give one of float32"),
         ("--config.decode.dtyp=x", "did you mean decode.dtype?"),
         ("--config.draft.kind=none", "draft.kind: give one of model, bigram"),
-        ("--config.draft.checkpoint=/no", "draft.checkpoint: '/no' is no folder"),
+        ("--config.draft.checkpoint=/no", "checkpoint: '/no' is no folder"),
     ],
 )
 def test_bad_configs_are_one_line(script, argument, words, tmp_path, capsys):
@@ -175,3 +177,127 @@ def test_help(script, capsys):
   shown = capsys.readouterr().out
   assert f"python -m {script.__name__}" in shown
   assert ("--rows" in shown) == (script is not document)
+
+
+@pytest.fixture(name="everything")
+def fixture_everything(tmp_path, monkeypatch):
+  """Runs all scripts, none of them real; codes are of those that fail."""
+  monkeypatch.setattr(results, "_PARTS", tmp_path / "parts")
+  monkeypatch.setattr(results.environment, "commit", lambda: "a")
+  monkeypatch.setattr(document, "FILE", tmp_path / "none.md")
+  out = tmp_path / "out"
+
+  def everything(*arguments, **codes):
+    calls = []
+
+    def main(argv):
+      """A script, which writes a file unless it fails."""
+      name = argv[0].removeprefix("experiments.")
+      calls.append((name, tuple(argv[1:-1])))
+      folder = pathlib.Path(argv[-1].removeprefix("--out="))
+      if name not in codes:
+        writing.write(folder / f"{name}.json", "{}")
+      return codes.get(name, 0)
+
+    for script, *_ in all_results.RUNS:
+      monkeypatch.setattr(script, "main", main)
+    code = all_results.main(["all", f"--out={out}", *arguments])
+    return code, calls, out
+
+  return everything
+
+
+def test_all_runs_every_script(everything):
+  code, calls, out = everything("--config.decode.dtype=bfloat16")
+  assert code == 0
+  scripts = {path.stem for path in pathlib.Path("experiments").glob("*.py")}
+  doors = {name for name in scripts if is_door(name)}
+  assert {name for name, _ in calls} == doors - {"all", "document"}
+  assert calls[0] == ("table1", ("--config.decode.dtype=bfloat16",))
+  assert calls[-1] == ("baseline", ("--dtype=bfloat16",))
+  assert sum(minutes for *_, minutes in all_results.RUNS) < 60
+  made = json.loads((out / "all.json").read_text())
+  assert made["scripts"][1]["command"] == (
+      "python -m experiments.table2_and_4 --config.decode.dtype=bfloat16"
+  )
+  assert "| `python -m experiments.lossless --rows=50` | 0.0 |" in (
+      (out / "all.md").read_text()
+  )
+  assert (out / "table3.json").exists() and (out / "baseline.json").exists()
+
+
+def is_door(name):
+  text = pathlib.Path(f"experiments/{name}.py").read_text()
+  return "\nif __name__ ==" in text
+
+
+def test_all_with_few_rows(everything):
+  _, calls, _ = everything("--rows=2")
+  assert calls[0] == ("table1", ("--rows=2",))
+  assert ("lossless", ("--rows=2",)) in calls
+  assert ("baseline", ("--dtype=float32", "--rows=2")) in calls
+
+
+@pytest.mark.parametrize("code, ends", [(130, 130), (1, 1)])
+def test_all_goes_on_where_it_stood(everything, code, ends, capsys):
+  """Nothing is written before everything is there."""
+  ended, calls, out = everything(table3=code)
+  assert ended == ends and calls[-1][0] == "table3"
+  assert not list(out.glob("*.json"))
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert ("goes on where it stood" in last) == (code == 130)
+  assert ("experiments.table3 failed" in last) == (code == 1)
+  ended, calls, out = everything()
+  assert ended == 0
+  assert calls[0][0] == "table3" and len(calls) == len(all_results.RUNS) - 2
+  assert (out / "table1.json").exists()
+
+
+TEXT = """\
+Sums:
+
+    >>> x = 2
+    >>> x + 1
+    7
+    >>> for i in range(2):
+    ...   print(i)
+    0
+
+Words in between.
+
+    >>> [x] * 3
+    >>> x
+    2
+"""
+FRESH = TEXT.replace("    7\n", "    3\n").replace("    0\n", "    0\n    1\n")
+FRESH = FRESH.replace("* 3\n", "* 3\n    [2, 2, 2]\n")
+
+
+def test_document(tmp_path, monkeypatch, capsys):
+  """What a line prints comes into its place; the rest stays."""
+  monkeypatch.setattr(document, "FILE", tmp_path / "text.md")
+  document.FILE.write_text(TEXT)
+  assert document.main(["document"]) == 0
+  assert document.FILE.read_text() == FRESH
+  assert "brought up to date" in capsys.readouterr().out
+  assert document.main(["document"]) == 0
+  assert document.FILE.read_text() == FRESH
+  assert "as it was" in capsys.readouterr().out
+
+
+def test_results_that_are_not_there():
+  with pytest.raises(errors.UserError, match="experiments.none makes it"):
+    results.read("none")
+
+
+def test_shares_of_the_bar(tmp_path, monkeypatch, capsys):
+  """The bar goes by the time that cells take."""
+  monkeypatch.setattr(results, "_PARTS", tmp_path / "parts")
+  options = argparse.Namespace(out=str(tmp_path), config=["a", "b"], rows=None)
+  script = results.Script.start("table1", options, more=["--config.x=1"])
+  assert script.head["command"] == (
+      "python -m experiments.table1 --config a --config b --config.x=1"
+  )
+  made = script.cells({"a": dict, "b": list}, {"a": 3, "b": 9})
+  assert made == {"a": {}, "b": []} and script.cell("b") == []
+  assert "/12 [" in capsys.readouterr().err

@@ -39,13 +39,13 @@ from specjax.measure import environment
 NAME = "all"
 # Script, arguments, and minutes on two CPU cores.
 RUNS = (
-    (table1, (), 2),
+    (table1, (), 3),
     (table2_and_4, (), 12),
-    (table3, (), 4),
+    (table3, (), 5),
     (table5, (), 5),
-    (bigger_draft, (), 2),
-    (figures, (), 13),
-    (lossless, ("--rows=50",), 5),
+    (bigger_draft, (), 3),
+    (figures, (), 11),
+    (lossless, ("--rows=50",), 6),
     (baseline, ("--dtype=float32",), 2),
     (baseline, ("--dtype=bfloat16",), 2),
 )

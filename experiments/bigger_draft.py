@@ -13,7 +13,7 @@ draft is slower than every repeat of the smaller one. The paper's own: EnDe at
 temperature 0, where T5-large has alpha .82 against T5-small's .75, and 1.7x
 against 3.4x.
 
-Writes results/bigger_draft.json, .md and .png. About two minutes on two CPU
+Writes results/bigger_draft.json, .md and .png. About three minutes on two CPU
 cores.
 """
 

@@ -12,7 +12,8 @@ import argparse
 import dataclasses
 import functools
 import pathlib
-from typing import Any, Sequence
+import statistics
+from typing import Any, Callable, Mapping, Sequence
 
 import jax.numpy as jnp
 
@@ -65,7 +66,7 @@ class Pair:
       *,
       lenience: float = 1.0,
       batch: int | None = None,
-      timed_rows: int | None = None,
+      measure: Mapping[str, int] | None = None,
       **draft: Any,
   ) -> sections.Experiment:
     """The config with these in place of its own; None leaves it.
@@ -74,18 +75,17 @@ class Pair:
       temperature: of the requests.
       lenience: of the rule.
       batch: rows decoded at a time.
-      timed_rows: rows that are timed.
+      measure: options of how time is measured.
       **draft: options of the draft.
     """
     own, replace = self.config, dataclasses.replace
-    rows = timed_rows or own.measure.timed_rows
     return replace(
         own,
         draft=replace(own.draft, **draft),
         sampling=replace(own.sampling, temperature=float(temperature)),
         verify=replace(own.verify, lenience=lenience),
         decode=replace(own.decode, batch=batch or own.decode.batch),
-        measure=replace(own.measure, timed_rows=rows),
+        measure=replace(own.measure, **(measure or {})),
     )
 
 
@@ -146,6 +146,9 @@ def start(
   pictures.check()
   files = arguments.config or configs
   chosen = [_read(file, arguments, changes) for file in files]
+  names = list(map(str, chosen))
+  good = len(names) == len(set(names))
+  errors.require(good, "--config", "give each task and draft once", names)
   script = results.Script.start(module, arguments, more=changes)
   for pair in chosen:
     prepare.fetch(pair.config)
@@ -266,43 +269,59 @@ def costs(chosen: Sequence[Pair], temperature: float) -> dict[str, Any]:
     temperature: of target and drafts.
 
   Returns:
-    target_ms; verify_cost at each of GAMMAS; c and alpha by draft.
+    target_ms; verify_cost at each of GAMMAS; c and alpha by draft, c at the
+    gamma of its config.
   """
   setups = {pair.draft: setup(pair.at(temperature)) for pair in chosen}
   first = setups[chosen[0].draft]
   measure = first.config.measure
   groups = first.groups(measure.timed_rows)
   batch = groups[len(groups) // 2].batch
+  depths = {name: made.drafts.drafter.depth for name, made in setups.items()}
   state = steps_lib.middle(first.plain, batch)
-  runs = {
-      gamma: functools.partial(
+  runs: dict[Any, Callable[[Any], Any]] = {
+      depth: functools.partial(
           steps_lib.target_steps,
           first.target.module,
           first.target.params,
           state,
-          gamma + 1,
+          depth + 1,
       )
-      for gamma in (0, *GAMMAS)
+      for depth in sorted({0, *GAMMAS, *depths.values()})
   }
   for name, made in setups.items():
+    side = made.speculative
     runs[name] = functools.partial(
-        steps_lib.draft_steps,
-        made.drafts.drafter,
-        made.drafts.params,
-        steps_lib.middle(made.speculative, batch),
+        steps_lib.round_steps,
+        side.loop,
+        side.target_params,
+        side.drafter_params,
+        steps_lib.middle(side, batch),
+        False,
     )
   with prepare.bar("steps", len(runs) * (measure.repeats + 1)) as bar:
     seconds = steps_lib.interleave(
         runs, measure.steps, measure.repeats, bar.update
     )
-  one = seconds[0]
+  steps = {
+      name: steps_lib.Steps.of(
+          {
+              "target": seconds[0],
+              "verify": seconds[depth],
+              "drafted": seconds[name],
+              "round": seconds[name],
+          },
+          depth,
+      )
+      for name, depth in depths.items()
+  }
+  one = statistics.median(seconds[0])
   return {
       "target_ms": 1e3 * one,
-      "verify_cost": [seconds[gamma] / one for gamma in GAMMAS],
-      "c": {
-          name: seconds[name] / made.drafts.drafter.depth / one
-          for name, made in setups.items()
-      },
+      "verify_cost": [
+          statistics.median(seconds[gamma]) / one for gamma in GAMMAS
+      ],
+      "c": {name: made.c for name, made in steps.items()},
       "alpha": {
           name: experiment.alpha(made, made.output)[0]
           for name, made in setups.items()

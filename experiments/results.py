@@ -118,18 +118,18 @@ class Script:
   def cells(
       self,
       makers: dict[str, Callable[[], Any]],
-      shares: Mapping[str, float] | None = None,
+      minutes: Mapping[str, float] | None = None,
   ) -> dict[str, Any]:
     """Makes all that is not there yet, in order, each kept at once.
 
     Args:
       makers: of the cells, by name.
-      shares: of the time that each takes, for the bar; equal ones by default.
+      minutes: that each takes about, for the bar; all alike by default.
     """
-    made = {}
-    shares = shares or dict.fromkeys(makers, 1)
+    made, unit = {}, "min" if minutes else "cell"
+    shares = minutes or dict.fromkeys(makers, 1)
     total = sum(shares[key] for key in makers)
-    with tqdm.tqdm(total=total, desc=self.name, unit="cell") as bar:
+    with tqdm.tqdm(total=total, desc=self.name, unit=unit) as bar:
       for key, make in makers.items():
         bar.set_postfix_str(key)
         path = self._path(key)

@@ -1,79 +1,72 @@
 """Does a round add up? Its parts, timed apart, against a round of the loop.
 
-Drafts and verify step are timed each on its own, then by turns: what that takes
-more is the price of sharing caches. The loop's own time is that of a round with
-drafts that cost nothing, less the verify step.
+Drafts and verify step are timed each alone and then together: what that takes
+more is the price of sharing caches. The rest is what a whole round adds.
 """
 
 import functools
 import statistics
 from typing import Any, Sequence
 
+import jax
+import jax.numpy as jnp
+
 from experiments import pairs
 from specjax import pictures
-from specjax import pipeline
 from specjax import prepare
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
 
 # What the sum may be off the round.
 BOUND = 0.05
-_SIMULATED = "simulated"
 _PARTS = {
     "drafts": "drafts, alone",
     "verify": "verify step, alone",
-    "sharing": "both by turns: what it takes more",
-    "loop": "the loop, with drafts that cost nothing",
+    "sharing": "both together: what it takes more",
+    "rest": "judging, emitting, counting",
 }
 
 
 def measure(pair: pairs.Pair) -> dict[str, Any]:
   """Milliseconds of the parts of a round, of their sum, and of the round."""
   setup = pairs.setup(pair.at(0))
-  gamma = setup.config.draft.gamma
-  tokens = {
-      request.id: result.tokens
-      for request, result in zip(setup.requests, setup.output)
-  }
-  # How often they are right does not matter: a round is a round.
-  free = setup.side(
-      pipeline.draft_simulated(setup.target, tokens, gamma, alpha=0.5)
-  )
   side, options = setup.speculative, setup.config.measure
   batches = [group.batch for group in setup.groups(options.timed_rows)]
   state = steps_lib.middle(side, batches[len(batches) // 2])
-  target, drafter = side.loop.target, side.loop.drafter
+  loop, gamma = side.loop, setup.drafts.drafter.depth
+  of_a_round = functools.partial(
+      steps_lib.round_steps,
+      loop,
+      side.target_params,
+      side.drafter_params,
+      state,
+  )
   runs = {
+      "drafts": functools.partial(drafts, loop, side.drafter_params, state),
       "verify": functools.partial(
           steps_lib.target_steps,
-          target,
+          loop.target,
           side.target_params,
           state.replace(drafter=()),
           gamma + 1,
       ),
-      "drafts": functools.partial(
-          steps_lib.draft_steps, drafter, side.drafter_params, state
-      ),
-      "both": functools.partial(
-          steps_lib.both_steps,
-          drafter,
-          target,
-          side.drafter_params,
-          side.target_params,
-          state,
-      ),
+      "both": functools.partial(of_a_round, False),
+      "whole": functools.partial(of_a_round, True),
   }
-  sides = {timing.SPECULATIVE: side, _SIMULATED: free}
-  found: list[dict[str, float]] = []
+  sides, found = {timing.SPECULATIVE: side}, []
   # A sum of four times has the noise of all: more of them than elsewhere.
   repeats = 2 * options.repeats
   with prepare.bar("round", repeats) as bar:
     for _ in range(repeats):
-      seconds = steps_lib.interleave(runs, options.steps, 1)
+      took = steps_lib.interleave(runs, options.steps, 1)
       times = timing.interleave(sides, batches, repeats=1, warmup=1)
-      for name in sides:
-        seconds[name] = times.decode[name][0] / times.counts[name].passes
-      found.append(parts(seconds))
+      [decoding] = times.decode[timing.SPECULATIVE]
+      passes = times.counts[timing.SPECULATIVE].passes
+      found.append(
+          parts(
+              {name: one for name, [one] in took.items()}, decoding / passes
+          )
+      )
       bar.update()
   return {
       "draft": pair.draft,
@@ -86,22 +79,40 @@ def measure(pair: pairs.Pair) -> dict[str, Any]:
   }
 
 
-def parts(seconds: dict[str, float]) -> dict[str, float]:
+@functools.partial(jax.jit, static_argnums=0)
+def drafts(loop, drafter_params, state, count):
+  """`count` proposals with nothing between them; returns the tokens."""
+  row_B = jnp.arange(state.length_B.shape[0])
+
+  def step(i, carry):
+    drafter, tokens_BS = carry
+    now = state.replace(
+        drafter=drafter, tokens_BS=tokens_BS, length_B=state.length_B + i % 2
+    )
+    proposal, drafter = loop.propose(drafter_params, now)
+    # The newest token becomes a drafted one: the next step waits for it.
+    newest_B = proposal.tokens_BN[:, -1]
+    return drafter, tokens_BS.at[row_B, now.length_B - 1].set(newest_B)
+
+  start = (state.drafter, state.tokens_BS)
+  return jax.lax.fori_loop(0, count, step, start)[1]
+
+
+def parts(took: dict[str, float], round_: float) -> dict[str, float]:
   """What a round is made of.
 
   Args:
-    seconds: of gamma draft steps, a verify step, and both by turns; of a round
-      of the loop with the drafts and with simulated ones.
+    took: seconds of gamma draft steps, of a verify step, of both, and of a
+      whole round, as steps.
+    round_: of a round of the loop.
   """
   made = {
-      "drafts": seconds["drafts"],
-      "verify": seconds["verify"],
-      "sharing": seconds["both"] - seconds["drafts"] - seconds["verify"],
-      "loop": seconds[_SIMULATED] - seconds["verify"],
+      "drafts": took["drafts"],
+      "verify": took["verify"],
+      "sharing": took["both"] - took["drafts"] - took["verify"],
+      "rest": took["whole"] - took["both"],
   }
-  return made | {
-      "sum": sum(made.values()), "round": seconds[timing.SPECULATIVE]
-  }
+  return made | {"sum": sum(made.values()), "round": round_}
 
 
 def ratio(line: dict[str, Any]) -> float:

@@ -11,7 +11,7 @@ that the end of a text could not cut, operations are the gamma + 1 tokens a
 round that the target reads over those, and the speed-up is timed: what is left
 of it tells this device's v, and the loop's own time.
 
-Writes results/table1.json, .md and .png. About two minutes on two CPU cores.
+Writes results/table1.json, .md and .png. About three minutes on two CPU cores.
 """
 
 import functools

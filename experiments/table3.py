@@ -15,7 +15,7 @@ not all places: after a round without a rejection the target adds a token that
 no draft is judged for, and such rounds are in easy text. What that selection
 does is shown: by the overlaps at the judged places and at the others.
 
-Writes results/table3.json, .md and .png. About four minutes on two CPU cores.
+Writes results/table3.json, .md and .png. About five minutes on two CPU cores.
 """
 
 import dataclasses

@@ -301,10 +301,11 @@ def test_bigger_draft_takes_two(capsys, tmp_path):
   assert bigger_draft.main(arguments) == 1
   assert "give two drafts of one task" in capsys.readouterr().err
   assert bigger_draft.main(arguments + ["--config", arguments[-1]]) == 1
+  assert "give each task and draft once" in capsys.readouterr().err
 
 
 def fake_round(pair):
-  parts = {"drafts": 1.0, "verify": 3.0, "sharing": 0.5, "loop": 0.5}
+  parts = {"drafts": 1.0, "verify": 3.0, "sharing": 0.5, "rest": 0.5}
   return {
       "draft": pair.draft,
       "gamma": 3,
@@ -331,12 +332,13 @@ def test_figures(run, monkeypatch):
   batches = asked[15:]
   assert [config.decode.batch for config in batches] == [1, 2, 4, 8, 16, 32, 64]
   assert {config.measure.timed_rows for config in batches} == {9}
+  assert [x.measure.steps for x in batches] == [50, 25, 12, 6, 5, 5, 5]
   assert {config.measure.timed_rows for config in asked[:15]} == {8}
   assert [line["gamma"] for line in curves.last_of_each(made["gammas"])] == (
       [7] * 3
   )
   assert row(table, "small", "0.40")[2:] == ["0.50 of 9"] * 6 + ["- of 0"]
-  assert "Their sum is within 5% of a whole round" in table
+  assert "Their sum is within 5% of a round of the loop" in table
   assert row(table, "small", "3", "1.000")[-1] == "0.970 (0.900 to 1.200)"
   assert row(table, "t5-large", "7") == [
       "t5-large", "7", "2.5", "2.50", "1.7"

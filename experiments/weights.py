@@ -12,10 +12,11 @@ def of_a_step(params: dict[str, Any]) -> list[jax.Array]:
   embedding that is only looked up; a tied one is the head, too.
 
   Args:
-    params: variables of a T5.
+    params: variables of a T5 or of a decoder.
   """
   params = params["params"]
-  skipped = ("encoder",) + (("shared",) if "lm_head" in params else ())
+  looked_up = ("shared", "embedding") if "lm_head" in params else ()
+  skipped = ("encoder", *looked_up)
   return [
       leaf
       for path, leaf in jax.tree_util.tree_leaves_with_path(params)

@@ -12,7 +12,7 @@ Command: python -m specjax.run --config configs/cnndm_t5base.py
          rows; :mini,references takes drafts that were trained on references,
          as in the paper), also together: configs/cnndm_t5base.py:mini,T1
 Time: the download of 46 GB first; `:mini` a few minutes on two CPU cores.
-Expected: about the paper's row; `:mini` as in results/mini_bfloat16.md.
+Expected: about the paper's row; `:mini` as in results/table2_and_4.md.
 """
 
 from specjax import config

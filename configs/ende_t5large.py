@@ -12,7 +12,7 @@ Command: python -m specjax.run --config configs/ende_t5large.py
          rows; :mini,references takes drafts that were trained on references,
          as in the paper), also together: configs/ende_t5large.py:mini,T1
 Time: the download of 48 GB first; `:mini` a few minutes on two CPU cores.
-Expected: about the paper's row; `:mini` as in results/mini_bfloat16.md.
+Expected: about the paper's row; `:mini` as in results/table2_and_4.md.
 """
 
 from specjax import config

@@ -24,10 +24,10 @@ import sys
 import time
 from typing import Sequence
 
-import jax
 import numpy as np
 
 from experiments import results
+from experiments import weights
 from specjax import checkpoints
 from specjax import options
 from specjax import pipeline
@@ -68,19 +68,6 @@ def bandwidth(size: int, workers: int, seconds: float = 0.3) -> float:
   return best
 
 
-def read_bytes(params) -> int:
-  """Bytes of the weights that one decoder step reads."""
-  params = params["params"]
-  # The embedding is read whole only where it is the head too.
-  skipped = ("encoder",) + (("shared",) if "lm_head" in params else ())
-  return sum(
-      leaf.nbytes
-      for name, part in params.items()
-      if not name.startswith(skipped)
-      for leaf in jax.tree.leaves(part)
-  )
-
-
 def step_times(name: str, dtype: str) -> dict:
   """Milliseconds of a step on 1 token and on WIDTH, and the floors."""
   model = checkpoints.load(name, dtype)
@@ -107,7 +94,7 @@ def step_times(name: str, dtype: str) -> dict:
       width: statistics.median(times)
       for width, times in steps_lib.interleave(runs, 100, 9).items()
   }
-  size = read_bytes(model.params)
+  size = sum(leaf.nbytes for leaf in weights.of_a_step(model.params))
   return {
       "model": name,
       "megabytes": size / 1e6,

@@ -27,3 +27,15 @@ def rows(name: str) -> list[dict[str, Any]]:
   return [
       dict(zip(table["columns"], row, strict=True)) for row in table["rows"]
   ]
+
+
+def find(name: str, **key: Any) -> dict[str, Any]:
+  """The first row of a table with these values; {} where there is none.
+
+  >>> find("table3", task="ende", draft="bigram")["alpha_T0"]
+  0.2
+  >>> find("table3", task="ende", draft="mine")
+  {}
+  """
+  wanted = key.items()
+  return next((row for row in rows(name) if wanted <= row.items()), {})

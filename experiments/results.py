@@ -1,8 +1,8 @@
 """What the scripts share that write results/.
 
-    script = results.Script.start("mini", arguments)
+    script = results.Script.start("table3", arguments)
     cells = script.cells({"ende small": functools.partial(run, "ende")})
-    script.write({"cells": cells}, markdown)
+    script.write({"cells": cells}, markdown, {"table3": draw})
 
 A table is made cell by cell; a cell that is done is kept, so that a run that
 was stopped goes on where it stood.
@@ -15,17 +15,19 @@ import json
 import pathlib
 import shlex
 import shutil
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import tqdm
 
 from specjax import errors
 from specjax import options
+from specjax import pictures
 from specjax import writing
 from specjax.measure import environment
 from specjax.measure import output
 
 _PARTS = pathlib.Path("out/experiments")
+COMMITTED = pathlib.Path(__file__).parents[1] / "results"
 # Types of argparse.
 COUNT, SOME = options.whole(0, 10**6), options.whole(1, 10**6)
 
@@ -80,7 +82,11 @@ class Script:
 
   @classmethod
   def start(
-      cls, module: str, arguments: argparse.Namespace, name: str | None = None
+      cls,
+      module: str,
+      arguments: argparse.Namespace,
+      name: str | None = None,
+      more: Sequence[str] = (),
   ) -> "Script":
     """Notes what is run, on what, before the work.
 
@@ -88,6 +94,7 @@ class Script:
       module: of the script, in experiments.
       arguments: its options; `out` is not part of the command that is noted.
       name: of the files, where it is not the module's.
+      more: arguments that are not among the options.
 
     Raises:
       errors.UserError: nothing can be written to `out`.
@@ -95,9 +102,11 @@ class Script:
     folder = output.folder(arguments.out)
     words = ["python", "-m", f"experiments.{module}"]
     for key, value in sorted(vars(arguments).items()):
-      if key != "out":
-        words += [f"--{key.replace('_', '-')}", str(value)]
-    head = environment.where(shlex.join(words))
+      values = value if isinstance(value, list) else [value]
+      if key != "out" and value is not None:
+        for one in values:
+          words += [f"--{key.replace('_', '-')}", str(one)]
+    head = environment.where(shlex.join([*words, *more]))
     same = {key: head[key] for key in ("command", "commit", "device")}
     digest = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]
     parts = _PARTS / f"{name or module}-{digest}"
@@ -106,25 +115,80 @@ class Script:
       shutil.rmtree(parts, ignore_errors=True)
     return cls(name or module, folder, parts, head)
 
-  def cells(self, makers: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Makes all that is not there yet, in order, each kept at once."""
-    made = {}
-    with tqdm.tqdm(total=len(makers), desc=self.name, unit="cell") as bar:
+  def cells(
+      self,
+      makers: dict[str, Callable[[], Any]],
+      minutes: Mapping[str, float] | None = None,
+  ) -> dict[str, Any]:
+    """Makes all that is not there yet, in order, each kept at once.
+
+    Args:
+      makers: of the cells, by name.
+      minutes: that each takes about, for the bar; all alike by default.
+    """
+    made, unit = {}, "min" if minutes else "cell"
+    shares = minutes or dict.fromkeys(makers, 1)
+    total = sum(shares[key] for key in makers)
+    with tqdm.tqdm(total=total, desc=self.name, unit=unit) as bar:
       for key, make in makers.items():
         bar.set_postfix_str(key)
-        path = self.parts / f"{key.replace(' ', '_')}.json"
+        path = self._path(key)
         if not path.is_file():
           writing.write(path, output.dumps(make()))
-        made[key] = json.loads(path.read_text(encoding="utf-8"))
-        bar.update()
+        made[key] = self.cell(key)
+        bar.update(shares[key])
     return made
 
+  def cell(self, key: str) -> Any:
+    """One that is done."""
+    return json.loads(self._path(key).read_text(encoding="utf-8"))
+
+  def _path(self, key: str) -> pathlib.Path:
+    return self.parts / f"{key.replace(' ', '_')}.json"
+
   def write(
-      self, made: dict[str, Any], markdown: Callable[[dict], str]
+      self,
+      made: dict[str, Any],
+      markdown: Callable[[dict], str],
+      draw: Mapping[str, Callable[[dict], Any]] | None = None,
   ) -> None:
-    """Writes <name>.json and <name>.md, shows the table, drops the parts."""
+    """Writes all files, shows the table, drops the parts.
+
+    Args:
+      made: what <name>.json holds besides the head.
+      markdown: makes <name>.md of it.
+      draw: makes the figure of each <key>.png.
+    """
     made = self.head | made
     writing.write(self.folder / f"{self.name}.json", output.dumps(made))
+    for key, make in (draw or {}).items():
+      pictures.save(make(made), self.folder / f"{key}.png")
     writing.write(self.folder / f"{self.name}.md", markdown(made))
     shutil.rmtree(self.parts, ignore_errors=True)
     print(markdown(made))
+
+
+def table(head: str, rows: Iterable[Sequence[Any]]) -> list[str]:
+  """Lines of a table in Markdown.
+
+  Args:
+    head: the columns' names with " | " between them.
+    rows: their cells.
+  """
+  line = lambda cells: f"| {' | '.join(map(str, cells))} |"
+  columns = head.split(" | ")
+  return [line(columns), "|" + "---|" * len(columns), *map(line, rows)]
+
+
+def read(name: str) -> dict[str, Any]:
+  """What results/<name>.json holds.
+
+  Raises:
+    errors.UserError: it was not made yet.
+  """
+  path = COMMITTED / f"{name}.json"
+  if not path.is_file():
+    raise errors.UserError(
+        f"{path}: is not there; python -m experiments.{name} makes it"
+    )
+  return json.loads(path.read_text(encoding="utf-8"))

@@ -9,6 +9,8 @@ them.
 import dataclasses
 from typing import Any, Callable, Sequence
 
+import numpy as np
+
 from specjax import outputs
 from specjax import prepare as prepare_lib
 from specjax import settings as settings_lib
@@ -18,6 +20,7 @@ from specjax.measure import lossless
 from specjax.measure import report as report_lib
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
+from specjax.verify import token
 
 
 def run(
@@ -113,14 +116,49 @@ def _measure(
   )
 
 
-def pair(setup: prepare_lib.Setup) -> acceptance.Pair:
-  """Target and drafts whose laws are compared, and what judges them."""
+def pair(
+    setup: prepare_lib.Setup, rules: Sequence[token.TokenRule] = ()
+) -> acceptance.Pair:
+  """Target and drafts whose laws are compared, and what judges them.
+
+  Args:
+    setup: target, drafts, and the rule where there are no others.
+    rules: what judges the drafts, each for itself.
+  """
   drafter = setup.drafts.drafter
   return acceptance.Pair(
       setup.target.module,
       drafter.reader,
-      setup.speculative.loop.rule,
+      tuple(rules) or (setup.speculative.loop.rule,),
       drafter.argmax,
+  )
+
+
+def chances(
+    setup: prepare_lib.Setup,
+    texts: Sequence[outputs.Result],
+    rules: Sequence[token.TokenRule] = (),
+    tick: Callable[[], None] = lambda: None,
+) -> list[np.ndarray]:
+  """Chance of acceptance at every place of the rows' given outputs.
+
+  Returns:
+    A row's chance_JT each, J for the rules; see `pair`.
+  """
+  ends = setup.target.module.config.ends
+  draft_settings = setup.config.draft_settings(ends)
+
+  def rows():
+    for i, result in enumerate(texts):
+      yield setup.single(i, result.tokens)
+      tick()
+
+  return acceptance.chances(
+      pair(setup, rules),
+      setup.target.params,
+      setup.drafts.params,
+      rows(),
+      settings_lib.stack([draft_settings], setup.vocabulary),
   )
 
 
@@ -135,21 +173,8 @@ def alpha(
   """
   if not setup.drafts.drafter.depth:
     return None, 0
-  ends = setup.target.module.config.ends
-  draft_settings = setup.config.draft_settings(ends)
-
-  def rows():
-    for i, result in enumerate(plain):
-      yield setup.single(i, result.tokens)
-      tick()
-
-  return acceptance.alpha(
-      pair(setup),
-      setup.target.params,
-      setup.drafts.params,
-      rows(),
-      settings_lib.stack([draft_settings], setup.vocabulary),
-  )
+  rows = chances(setup, plain, tick=tick)
+  return acceptance.alpha(chance_T for [chance_T] in rows)
 
 
 def _mismatches(setup: prepare_lib.Setup, plain, speculative):

@@ -16,19 +16,34 @@ def check() -> None:
     )
 
 
-def panels(count: int) -> tuple[Any, list[Any]]:
-  """A figure and its panels, one below the other."""
+def panels(count: int, columns: int = 1) -> tuple[Any, list[Any]]:
+  """A figure and its panels, row by row; with one column below each other."""
   # Slow to import, and only some want pictures.
   import matplotlib.figure
 
-  figure = matplotlib.figure.Figure(figsize=(8, 4 * count))
-  return figure, list(figure.subplots(count, squeeze=False)[:, 0])
+  rows = -(-count // columns)
+  size = (8 if columns == 1 else 5 * columns, 4 * rows)
+  figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
+  made = list(figure.subplots(rows, columns, squeeze=False).flat)
+  for panel in made[count:]:
+    figure.delaxes(panel)
+  return figure, made[:count]
 
 
 def save(figure: Any, path: pathlib.Path) -> None:
-  """Writes a figure as PNG; the file is whole or not there."""
+  """Writes a figure as PNG; the file is whole or not there.
+
+  Several panels with the same labels share one legend, below them.
+  """
+  legends = [panel.get_legend_handles_labels() for panel in figure.axes]
+  if len(legends) > 1 and len({tuple(labels) for _, labels in legends}) == 1:
+    figure.legend(
+        *legends[0], loc="outside lower center", ncols=3, fontsize="small"
+    )
+  else:
+    for panel in figure.axes:
+      panel.legend(fontsize="small")
   for panel in figure.axes:
-    panel.legend(fontsize="small")
     panel.grid(alpha=0.3)
   with writing.whole(path) as part:
     figure.savefig(part, format="png", dpi=120, bbox_inches="tight")

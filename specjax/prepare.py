@@ -38,7 +38,7 @@ class Setup:
     drafts: where drafts come from.
     examples: the texts.
     requests: the same as ids.
-    output: what plain decoding gives, where drafts replay it; else None.
+    output: what plain decoding gives, where that is known; else None.
   """
 
   config: sections.Experiment
@@ -229,15 +229,24 @@ def fetch(config: sections.Experiment) -> list[tasks.Example]:
   return examples
 
 
-def prepare(config: sections.Experiment) -> Setup:
+def prepare(
+    config: sections.Experiment,
+    target: checkpoints.Checkpoint | None = None,
+) -> Setup:
   """Loads what the config names; what is missing is told before the weights.
+
+  Args:
+    config: of the run.
+    target: what the config names, where it was loaded before.
 
   Raises:
     errors.UserError: something can't be had, or does not fit.
   """
   examples = fetch(config)
-  dtype = jnp.dtype(config.decode.dtype)
-  target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
+  if target is None:
+    dtype = jnp.dtype(config.decode.dtype)
+    target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
+  eos = (target.module.config.eos_token_id,)
   vocabulary = target.module.config.vocab_size
   settings = config.settings(target.module.config.ends)
   sections.within("decode", lambda: settings_lib.stack([settings], vocabulary))

@@ -68,7 +68,7 @@ def test_docstrings_name_their_own_command(task, draft):
   name = f"configs/{task}_t5{draft}.py"
   text = (CONFIGS.parent / name).read_text()
   assert f"python -m specjax.run --config {name}\n" in text
-  assert "11B" in text and "results/mini_bfloat16.md" in text
+  assert "11B" in text and "results/table2_and_4.md" in text
 
 
 @pytest.mark.parametrize("variant", ("mimi", "mini,t5", "T1,x", "references"))

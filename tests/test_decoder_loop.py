@@ -222,13 +222,14 @@ def test_acceptance_behind_a_prompt(prompt):
       )
       for each in (params, draft)
   )
-  alpha, places = acceptance.alpha(
-      acceptance.Pair(loop.target, loop.target, token.TokenRule()),
+  [chance_JT] = acceptance.chances(
+      acceptance.Pair(loop.target, loop.target, (token.TokenRule(),)),
       params,
       draft,
       [(batch, text_BS, count)],
       stack([settings], V),
   )
+  alpha, places = acceptance.alpha(chance_JT)
   assert places == 4
   assert alpha == pytest.approx(np.minimum(p, q).sum() / 4, abs=1e-5)
   best = np.sort(np.log(p[2]))

@@ -2,14 +2,25 @@
 
 import argparse
 import json
+import pathlib
 
 import pytest
 
+from experiments import all as all_results
 from experiments import baseline
+from experiments import bigger_draft
+from experiments import document
+from experiments import figures
 from experiments import lossless
-from experiments import mini
 from experiments import results
+from experiments import table1
+from experiments import table2_and_4
+from experiments import table3
+from experiments import table5
 from specjax import errors
+from specjax import writing
+
+ON_PAIRS = [table1, table2_and_4, table3, table5, bigger_draft, figures]
 
 
 def cell(**entry):
@@ -52,37 +63,6 @@ def test_other_differences_fail(run, entry):
   code, table = run([cell(), cell(**entry)])
   assert code == 1
   assert f"row {entry['row']}" in table and "| 2 | 0 |" in table
-
-
-def test_every_pair_has_a_line():
-  report = {
-      "gamma": 3,
-      "alpha": 0.5,
-      "block_efficiency": 1.75,
-      "c": 0.1,
-      "verify_cost": 2.0,
-      "predicted_speedup": {"theorem_3_8": 1.44, "with_verify_cost": 0.8},
-      "gap": {"overhead": 0.93},
-      "measured_speedup": {"median": 0.7, "low": 0.6, "high": 0.75},
-      "mismatched_rows": 0,
-      "quality": {"metric": "bleu", "plain": 3.0, "speculative": 3.0},
-  }
-  keys = ("ende small 0", "cnndm large 1")
-  made = {
-      "command": "x",
-      "commit": "y",
-      "date": "z",
-      "device": "cpu",
-      "dtype": "float32",
-      "reports": dict.fromkeys(keys, report),
-  }
-  lines = mini.markdown(made).splitlines()
-  head = next(line for line in lines if line.startswith("| task"))
-  for key in keys:
-    start = "| " + " | ".join(key.split()) + " | 3 |"
-    row = next(line for line in lines if line.startswith(start))
-    assert row.count("|") == head.count("|")
-    assert "0.70 (0.60 to 0.75)" in row
 
 
 def test_cells_that_are_done_are_kept(tmp_path, monkeypatch):
@@ -140,7 +120,9 @@ def test_a_script_ends_with_one_line(error, words, code, capsys):
   assert line.count("\n") == 1
 
 
-@pytest.mark.parametrize("script", [baseline, lossless, mini])
+@pytest.mark.parametrize(
+    "script", [baseline, lossless, table3, figures, all_results]
+)
 @pytest.mark.parametrize(
     "argument, words",
     [
@@ -162,17 +144,160 @@ def test_bad_input_is_one_line(script, argument, words, tmp_path, capsys):
   assert words.replace("FILE", str(file)) in line
 
 
-@pytest.mark.parametrize("script", [baseline, mini])
-def test_values_are_checked(script, capsys):
-  assert script.main(["script", "--dtype=int8"]) == 1
+def test_values_are_checked(capsys):
+  assert baseline.main(["script", "--dtype=int8"]) == 1
   assert "--dtype: invalid choice: 'int8'" in capsys.readouterr().err
   # No rows would be no table.
-  assert script.main(["script", "--rows=0"]) == 1
+  assert baseline.main(["script", "--rows=0"]) == 1
   assert "from 1 to" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("script", [baseline, lossless, mini])
+@pytest.mark.parametrize("script", ON_PAIRS)
+@pytest.mark.parametrize(
+    "argument, words",
+    [
+        ("--config=none.py", "config: none.py is no file here"),
+        ("--config.decode.dtype=int8", "decode.dtype: give one of float32"),
+        ("--config.decode.dtyp=x", "did you mean decode.dtype?"),
+        ("--config.draft.kind=none", "draft.kind: give one of model, bigram"),
+        ("--config.draft.checkpoint=/no", "checkpoint: '/no' is no folder"),
+    ],
+)
+def test_bad_configs_are_one_line(script, argument, words, tmp_path, capsys):
+  assert script.main(["script", argument, f"--out={tmp_path}"]) == 1
+  [line] = capsys.readouterr().err.splitlines()
+  assert line.startswith(f"{script.__name__}: ") and words in line
+
+
+@pytest.mark.parametrize(
+    "script", [baseline, lossless, document, all_results, *ON_PAIRS]
+)
 def test_help(script, capsys):
   assert script.main(["script", "--help"]) == 0
   shown = capsys.readouterr().out
-  assert f"python -m {script.__name__}" in shown and "--rows" in shown
+  assert f"python -m {script.__name__}" in shown
+  assert ("--rows" in shown) == (script is not document)
+
+
+@pytest.fixture(name="everything")
+def fixture_everything(tmp_path, monkeypatch):
+  """Runs all scripts, none of them real; codes are of those that fail."""
+  monkeypatch.setattr(results, "_PARTS", tmp_path / "parts")
+  monkeypatch.setattr(results.environment, "commit", lambda: "a")
+  monkeypatch.setattr(document, "FILE", tmp_path / "none.md")
+  out = tmp_path / "out"
+
+  def everything(*arguments, **codes):
+    calls = []
+
+    def main(argv):
+      """A script, which writes a file unless it fails."""
+      name = argv[0].removeprefix("experiments.")
+      calls.append((name, tuple(argv[1:-1])))
+      folder = pathlib.Path(argv[-1].removeprefix("--out="))
+      if name not in codes:
+        writing.write(folder / f"{name}.json", "{}")
+      return codes.get(name, 0)
+
+    for script, *_ in all_results.RUNS:
+      monkeypatch.setattr(script, "main", main)
+    code = all_results.main(["all", f"--out={out}", *arguments])
+    return code, calls, out
+
+  return everything
+
+
+def test_all_runs_every_script(everything):
+  code, calls, out = everything("--config.decode.dtype=bfloat16")
+  assert code == 0
+  scripts = {path.stem for path in pathlib.Path("experiments").glob("*.py")}
+  doors = {name for name in scripts if is_door(name)}
+  assert {name for name, _ in calls} == doors - {"all", "document"}
+  assert calls[0] == ("table1", ("--config.decode.dtype=bfloat16",))
+  assert calls[-1] == ("baseline", ("--dtype=bfloat16",))
+  assert sum(minutes for *_, minutes in all_results.RUNS) < 60
+  made = json.loads((out / "all.json").read_text())
+  assert made["scripts"][1]["command"] == (
+      "python -m experiments.table2_and_4 --config.decode.dtype=bfloat16"
+  )
+  assert "| `python -m experiments.lossless --rows=50` | 0.0 |" in (
+      (out / "all.md").read_text()
+  )
+  assert (out / "table3.json").exists() and (out / "baseline.json").exists()
+
+
+def is_door(name):
+  text = pathlib.Path(f"experiments/{name}.py").read_text()
+  return "\nif __name__ ==" in text
+
+
+def test_all_with_few_rows(everything):
+  _, calls, _ = everything("--rows=2")
+  assert calls[0] == ("table1", ("--rows=2",))
+  assert ("lossless", ("--rows=2",)) in calls
+  assert ("baseline", ("--dtype=float32", "--rows=2")) in calls
+
+
+@pytest.mark.parametrize("code, ends", [(130, 130), (1, 1)])
+def test_all_goes_on_where_it_stood(everything, code, ends, capsys):
+  """Nothing is written before everything is there."""
+  ended, calls, out = everything(table3=code)
+  assert ended == ends and calls[-1][0] == "table3"
+  assert not list(out.glob("*.json"))
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert ("goes on where it stood" in last) == (code == 130)
+  assert ("experiments.table3 failed" in last) == (code == 1)
+  ended, calls, out = everything()
+  assert ended == 0
+  assert calls[0][0] == "table3" and len(calls) == len(all_results.RUNS) - 2
+  assert (out / "table1.json").exists()
+
+
+TEXT = """\
+Sums:
+
+    >>> x = 2
+    >>> x + 1
+    7
+    >>> for i in range(2):
+    ...   print(i)
+    0
+
+Words in between.
+
+    >>> [x] * 3
+    >>> x
+    2
+"""
+FRESH = TEXT.replace("    7\n", "    3\n").replace("    0\n", "    0\n    1\n")
+FRESH = FRESH.replace("* 3\n", "* 3\n    [2, 2, 2]\n")
+
+
+def test_document(tmp_path, monkeypatch, capsys):
+  """What a line prints comes into its place; the rest stays."""
+  monkeypatch.setattr(document, "FILE", tmp_path / "text.md")
+  document.FILE.write_text(TEXT)
+  assert document.main(["document"]) == 0
+  assert document.FILE.read_text() == FRESH
+  assert "brought up to date" in capsys.readouterr().out
+  assert document.main(["document"]) == 0
+  assert document.FILE.read_text() == FRESH
+  assert "as it was" in capsys.readouterr().out
+
+
+def test_results_that_are_not_there():
+  with pytest.raises(errors.UserError, match="experiments.none makes it"):
+    results.read("none")
+
+
+def test_shares_of_the_bar(tmp_path, monkeypatch, capsys):
+  """The bar goes by the time that cells take."""
+  monkeypatch.setattr(results, "_PARTS", tmp_path / "parts")
+  options = argparse.Namespace(out=str(tmp_path), config=["a", "b"], rows=None)
+  script = results.Script.start("table1", options, more=["--config.x=1"])
+  assert script.head["command"] == (
+      "python -m experiments.table1 --config a --config b --config.x=1"
+  )
+  made = script.cells({"a": dict, "b": list}, {"a": 3, "b": 9})
+  assert made == {"a": {}, "b": []} and script.cell("b") == []
+  assert "/12 [" in capsys.readouterr().err

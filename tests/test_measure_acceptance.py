@@ -25,6 +25,7 @@ NARROW = dataclasses.replace(tiny.SHAPE, vocab_size=V - 2)
 SAMPLED = settings_lib.Settings(temperature=0.7, top_k=5)
 GREEDY = settings_lib.Settings()
 OUTPUTS = [(5, 3, 7, 1), (4, 4)]
+RULES = token.TokenRule(), token.TokenRule(lenience=0.5)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,18 +83,29 @@ def law(module, params, settings, batch, text_BS):
   return weights / weights.sum(-1, keepdims=True)
 
 
-def measured(settings, *, draft=(DRAFT, DRAFT_PARAMS), own=None, **fields):
-  """alpha by the code under test."""
-  pair = acceptance.Pair(
-      TARGET, draft[0], **({"rule": token.TokenRule()} | fields)
-  )
-  return acceptance.alpha(
-      pair,
+def judged(
+    settings,
+    *,
+    draft=(DRAFT, DRAFT_PARAMS),
+    own=None,
+    rules=(token.TokenRule(),),
+    **fields,
+):
+  """alpha and places by the code under test, for each rule."""
+  rows_JT = acceptance.chances(
+      acceptance.Pair(TARGET, draft[0], rules, **fields),
       TARGET_PARAMS,
       draft[1],
       rows(settings),
       settings_lib.stack([own or settings], V),
   )
+  return list(map(acceptance.alpha, zip(*rows_JT, strict=True)))
+
+
+def measured(*arguments, **fields):
+  """The same for one rule."""
+  [alpha] = judged(*arguments, **fields)
+  return alpha
 
 
 def expected(settings, chance, own=None):
@@ -130,17 +142,17 @@ def test_alpha_of_argmax_drafts():
 
 
 def test_alpha_with_lenience():
-  overlap = lambda p, q: np.minimum(p / 0.5, q).sum()
-  alpha, _ = measured(SAMPLED, rule=token.TokenRule(lenience=0.5))
-  assert alpha == pytest.approx(expected(SAMPLED, overlap), abs=1e-5)
+  for rule, (alpha, places) in zip(RULES, judged(SAMPLED, rules=RULES)):
+    overlap = lambda p, q: np.minimum(p / rule.lenience, q).sum()
+    assert alpha == pytest.approx(expected(SAMPLED, overlap), abs=1e-5)
+    assert places == 6
 
 
 def test_greedy_alpha_is_agreement():
   agree = lambda p, q: p.argmax() == q.argmax()
-  alpha, _ = measured(GREEDY)
-  assert alpha == expected(GREEDY, agree)
   lenient = lambda p, q: p[q.argmax()] >= 0.5 * p.max()
-  alpha, _ = measured(GREEDY, rule=token.TokenRule(lenience=0.5))
+  (exact, _), (alpha, _) = judged(GREEDY, rules=RULES)
+  assert exact == expected(GREEDY, agree)
   assert alpha == expected(GREEDY, lenient)
 
 
@@ -174,13 +186,18 @@ def test_alpha_of_simulated_drafts(rate):
   """Of a greedy text the prescribed rate; of another only where they agree."""
   drawn = settings_lib.Settings(temperature=1.0)
   reader = simulated.SimulatedDrafter(3).reader
-  alpha_of = lambda rows: acceptance.alpha(
-      acceptance.Pair(TARGET, reader, token.TokenRule()),
-      TARGET_PARAMS,
-      simulated.replay({0: (0, 1)}, rate),
-      rows,
-      settings_lib.stack([drawn], V),
-  )[0]
+
+
+  def alpha_of(rows):
+    [[chance_T]] = acceptance.chances(
+        acceptance.Pair(TARGET, reader, (token.TokenRule(),)),
+        TARGET_PARAMS,
+        simulated.replay({0: (0, 1)}, rate),
+        rows,
+        settings_lib.stack([drawn], V),
+    )
+    return acceptance.alpha([chance_T])[0]
+
   text = []
   for _ in range(4):
     batch, text_BS, count = row(GREEDY, text)

@@ -280,7 +280,7 @@ def test_verify_options(family):
   """What they do is tested with the rule."""
   options = dict(verify__lenience=0.3, verify__residual="lenient")
   setup = setup_of(family, **options)
-  for rule in (setup.speculative.loop.rule, experiment.pair(setup).rule):
+  for rule in (setup.speculative.loop.rule, *experiment.pair(setup).rules):
     assert (rule.lenience, rule.residual) == (0.3, "lenient")
 
 

@@ -7,6 +7,7 @@ from typing import Any, Iterable, Sequence
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import sampling as sampling_lib
 from specjax.decoding import requests as requests_lib
@@ -78,20 +79,20 @@ class Pair:
   Attributes:
     target: module of the target.
     draft: the drafter's reader.
-    rule: judges the drafts.
+    rules: each judges the drafts for itself; J of them.
     argmax: the draft proposes its argmax at any temperature.
   """
 
   target: nn.Module
   draft: Any
-  rule: token.TokenRule
+  rules: tuple[token.TokenRule, ...]
   argmax: bool = False
 
   @functools.partial(jax.jit, static_argnums=0)
   def acceptance(
       self, target_params, draft_params, batch, draft_sampling, text_BS
   ):
-    """Chance_BT that the rule accepts a draft, at each new token of a text.
+    """Chance that a rule accepts a draft, at each new token of a text.
 
     sum_x min(p(x) / lenience, q(x)); in greedy rows the sum of q(x) over what
     the target accepts, which is 1 or 0 where the draft is greedy, too.
@@ -102,6 +103,9 @@ class Pair:
       batch: source, prompt and the target's settings.
       draft_sampling: the draft's settings.
       text_BS: prompts and new tokens, as `teacher_forced` takes them.
+
+    Returns:
+      chance_JBT, J for the rules.
     """
     target = teacher_forced(
         self.target, target_params, batch, batch.sampling, text_BS
@@ -109,13 +113,17 @@ class Pair:
     draft = teacher_forced(
         self.draft, draft_params, batch, draft_sampling, text_BS
     )
-    lenience = self.rule.lenience
+    return jnp.stack([self._chance(rule, target, draft) for rule in self.rules])
+
+  def _chance(self, rule: token.TokenRule, target, draft):
+    """chance_BT by one rule, from the laws of both."""
+    lenience = rule.lenience
     p_best_BT = target.prob(draft.best)
-    best_BT = self.rule.accepts_greedy(p_best_BT, target.gap(draft.best))
+    best_BT = rule.accepts_greedy(p_best_BT, target.gap(draft.best))
 
     def drawn():
       gap_BTV = target.logits - target.peak[..., None]
-      accept_BTV = self.rule.accepts_greedy(target.dense(), gap_BTV)
+      accept_BTV = rule.accepts_greedy(target.dense(), gap_BTV)
       return jnp.sum(jnp.where(accept_BTV, draft.dense(), 0.0), axis=-1)
 
     def greedy():
@@ -141,37 +149,48 @@ class Pair:
     )
 
 
-def alpha(
+def chances(
     pair: Pair,
     target_params,
     draft_params,
     rows: Iterable[tuple[requests_lib.Batch, Any, int]],
     draft_sampling,
-) -> tuple[float, int]:
-  """Mean acceptance over every place of the target's own plain output.
-
-  The paper's Table 3; gamma plays no part in it.
+) -> list[np.ndarray]:
+  """Chance of acceptance at every place of given texts.
 
   Args:
-    pair: the models.
+    pair: the models and the rules.
     target_params: variables of the target.
     draft_params: of the drafter.
     rows: (batch of one row, its text_BS, number of new tokens).
     draft_sampling: settings of one row of drafts.
 
   Returns:
-    alpha, and the number of places.
+    A row's chance_JT each, T for its new tokens.
   """
-  total, places = 0.0, 0
+  out = []
   for batch, text_BS, count in rows:
-    chance_BT = pair.acceptance(
+    chance_JBT = pair.acceptance(
         target_params, draft_params, batch, draft_sampling, text_BS
     )
-    chance_T = jax.device_get(chance_BT)[0, :count]
-    total += float(chance_T.sum(dtype="float64"))
-    places += count
+    out.append(jax.device_get(chance_JBT)[:, 0, :count])
+  return out
+
+
+def alpha(rows: Iterable[np.ndarray]) -> tuple[float, int]:
+  """Mean acceptance over every place of the target's own plain output.
+
+  The paper's Table 3; gamma plays no part in it.
+
+  Args:
+    rows: chance_T of each row.
+
+  Returns:
+    alpha, and the number of places.
+  """
+  chance_T = np.concatenate(list(rows))
   # Sums of float32 laws end a few millionths above 1.
-  return min(1.0, total / places), places
+  return min(1.0, float(chance_T.mean(dtype=np.float64))), len(chance_T)
 
 
 def by_position(

@@ -104,7 +104,8 @@ def measure(
   depth = drafter.depth
 
   def target(side, width):
-    state = middle(side, batch)
+    # Without the drafter's own part, so that all drafts share a program.
+    state = middle(side, batch).replace(drafter=())
     return lambda count: target_steps(
         side.loop.target, side.target_params, state, width, count
     )

@@ -1,0 +1,145 @@
+"""Everything in results/ anew, on the shipped family.
+
+    python -m experiments.all
+    python -m experiments.all --config.decode.dtype=bfloat16
+
+Runs the scripts one after another, in one process, so that they share models
+and compiled programs, and brings docs/theory.md up to date. What is written
+comes into results/ at the end, all at once: so every file names the commit that
+it was made with. Run again after an interruption, it goes on where it stood.
+Needs the extras parity and plot. `--rows` makes every table of so few texts, to
+try the scripts out; `--config.SECTION.KEY=VALUE` goes to those on pairs.
+
+Writes results/all.json and .md, too: how long each took. Under 60 minutes on
+two CPU cores.
+"""
+
+import functools
+import shutil
+import sys
+import time
+from typing import Any, Sequence
+
+from experiments import baseline
+from experiments import bigger_draft
+from experiments import document
+from experiments import figures
+from experiments import lossless
+from experiments import pairs
+from experiments import results
+from experiments import table1
+from experiments import table2_and_4
+from experiments import table3
+from experiments import table5
+from specjax import errors
+from specjax import options
+from specjax import pictures
+from specjax.measure import environment
+
+NAME = "all"
+# Script, arguments, and minutes on two CPU cores.
+RUNS = (
+    (table1, (), 3),
+    (table2_and_4, (), 12),
+    (table3, (), 5),
+    (table5, (), 5),
+    (bigger_draft, (), 3),
+    (figures, (), 11),
+    (lossless, ("--rows=50",), 6),
+    (baseline, ("--dtype=float32",), 2),
+    (baseline, ("--dtype=bfloat16",), 2),
+)
+_NOT_ON_PAIRS = lossless, baseline
+# The exit code of a door that Ctrl-C ended.
+_INTERRUPTED = 130
+
+
+def run(script, arguments: Sequence[str]) -> dict[str, Any]:
+  """Runs one script.
+
+  Raises:
+    errors.UserError: it failed; it said why.
+    KeyboardInterrupt: it was stopped.
+  """
+  began = time.perf_counter()
+  code = script.main([script.__name__, *arguments])
+  if code == _INTERRUPTED:
+    raise KeyboardInterrupt
+  if code:
+    raise errors.UserError(f"{script.__name__} failed, see above")
+  return {"minutes": (time.perf_counter() - began) / 60}
+
+
+def arguments_of(
+    script, own: Sequence[str], rows: int | None, changes: Sequence[str]
+) -> list[str]:
+  """What a script is given besides the folder."""
+  out = list(own)
+  if rows:
+    out = [word for word in out if not word.startswith("--rows")]
+    out.append(f"--rows={rows}")
+  return out if script in _NOT_ON_PAIRS else [*out, *changes]
+
+
+def markdown(made: dict) -> str:
+  """The table for people."""
+  lines = made["scripts"]
+  total = sum(line["minutes"] for line in lines)
+  return "\n".join([
+      "# How long all results took",
+      "",
+      f"{environment.headline(made)}.",
+      "",
+      *results.table(
+          "command | minutes",
+          [
+              *((f"`{x['command']}`", f"{x['minutes']:.1f}") for x in lines),
+              ("all", f"{total:.1f}"),
+          ],
+      ),
+  ]) + "\n"
+
+
+def _parser() -> options.Parser:
+  made = results.parser(NAME, __doc__)
+  made.add_argument("--rows", type=results.SOME, help="of each table")
+  return made
+
+
+def work(argv: Sequence[str]) -> None:
+  """Runs all, then writes."""
+  own, changes = pairs.split(argv)
+  arguments = _parser().read(own)
+  pictures.check()
+  whole = results.Script.start(NAME, arguments, more=changes)
+  folder = whole.parts / "files"
+  commands, makers, minutes = {}, {}, {}
+  for script, given, share in RUNS:
+    words = arguments_of(script, given, arguments.rows, changes)
+    key = " ".join([script.__name__, *given]).replace("--", "")
+    commands[key] = " ".join(["python -m", script.__name__, *words])
+    makers[key] = functools.partial(run, script, [*words, f"--out={folder}"])
+    minutes[key] = share
+  print(f"about {sum(minutes.values())} minutes on two CPU cores")
+  made = whole.cells(makers, minutes)
+  for path in sorted(folder.iterdir()):
+    shutil.copyfile(path, whole.folder / path.name)
+  whole.write(
+      {
+          "scripts": [
+              {"command": commands[key]} | made[key] for key in commands
+          ]
+      },
+      markdown,
+  )
+  if whole.folder.resolve() == results.COMMITTED:
+    document.main([document.NAME])
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs the script; returns the exit code."""
+  return results.door(NAME, _parser().format_help, work, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv))

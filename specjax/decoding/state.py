@@ -18,6 +18,7 @@ class Tallies:
 
   Attributes:
     rounds_B: target passes.
+    empty_B: rounds in which nothing was proposed.
     drafted_B: nodes that were proposed.
     judged_BG: how often draft position g was judged.
     accepted_BG: how often its token was accepted.
@@ -25,6 +26,7 @@ class Tallies:
   """
 
   rounds_B: jax.Array
+  empty_B: jax.Array
   drafted_B: jax.Array
   judged_BG: jax.Array
   accepted_BG: jax.Array
@@ -169,6 +171,7 @@ def empty_tallies(batch: int, depth: int) -> Tallies:
   """Nothing counted yet."""
   return Tallies(
       rounds_B=jnp.zeros((batch,), jnp.int32),
+      empty_B=jnp.zeros((batch,), jnp.int32),
       drafted_B=jnp.zeros((batch,), jnp.int32),
       judged_BG=jnp.zeros((batch, depth), jnp.int32),
       accepted_BG=jnp.zeros((batch, depth), jnp.int32),

@@ -45,6 +45,8 @@ class Drafter(Protocol):
     kind: how its tokens come about; decides which verifier is exact.
     nodes: N, tokens of one proposal at most.
     depth: G, the longest chain in it.
+    widths: of how many tokens a target pass may be, rising; N + 1 is the last,
+      and the only one where all rounds draft alike.
     taps: the target's hidden states that `observe` is given (models' order).
     reader: gives its laws along a text, the same at any gamma: a module, or
       what has `along(params, text_BS, width)`, logits_BTV of which place t is
@@ -54,6 +56,7 @@ class Drafter(Protocol):
   kind: proposals.Kind
   nodes: int
   depth: int
+  widths: tuple[int, ...]
   taps: tuple[int, ...]
   reader: Any
 

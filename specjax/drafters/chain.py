@@ -39,6 +39,11 @@ class Chain:
     """G = gamma."""
     return self.gamma
 
+  @property
+  def widths(self) -> tuple[int, ...]:
+    """gamma drafts and the newest token, in every round."""
+    return (self.gamma + 1,)
+
   def observe(self, params, state, tokens_BT, features, count_B, context):
     """Nothing: the next round reads what was emitted."""
     del params, tokens_BT, features, count_B, context

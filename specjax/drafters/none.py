@@ -14,6 +14,7 @@ class NoDrafter:
   kind = proposals.Kind.NONE
   nodes = 0
   depth = 0
+  widths = (1,)
   taps = ()
 
   def prefill(self, params, context, *, prompt_width, slots):

@@ -137,6 +137,7 @@ class ScriptedDrafter:
   nodes = property(lambda self: self.gamma)
   depth = property(lambda self: self.gamma)
   widths = property(lambda self: (self.gamma + 1,))
+  learns = False
 
   def prefill(self, params, context, *, prompt_width, slots):
     """Nothing heard yet."""

@@ -165,15 +165,20 @@ def test_a_match_does_not_run_over_two_texts():
   assert drafts(drafter, rows) == [()]
 
 
-def copied_everywhere(drafter, prompt, length, size):
-  """Prefix -> what is proposed there, for every prefix below a length."""
-  prefixes = [
+def prefixes(length, size):
+  """Every text that is shorter."""
+  return [
       text
       for n in range(length)
       for text in itertools.product(range(size), repeat=n)
   ]
-  rows = context([prompt + text for text in prefixes])
-  return dict(zip(prefixes, drafts(drafter, rows)))
+
+
+def copied_everywhere(drafter, prompt, length, size):
+  """Prefix -> what is proposed there, for every prefix below a length."""
+  texts = prefixes(length, size)
+  rows = context([prompt + text for text in texts])
+  return dict(zip(texts, drafts(drafter, rows)))
 
 
 @pytest.mark.parametrize(

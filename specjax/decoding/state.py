@@ -5,6 +5,7 @@ from typing import Any
 from flax import struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import settings as settings_lib
 from specjax.decoding import requests
@@ -191,6 +192,15 @@ def empty_rounds(batch: int, rounds: int, depth: int) -> Rounds:
       q_BRG=zeros(),
       coin_BRG=zeros(),
   )
+
+
+def responses(state: State) -> list[np.ndarray]:
+  """New tokens of each row of a finished batch, read back to the host."""
+  tokens_BS, start_B, end_B = jax.device_get(
+      (state.tokens_BS, state.prompt_B, state.length_B)
+  )
+  rows = zip(tokens_BS, start_B, end_B)
+  return [tokens[start:end] for tokens, start, end in rows]
 
 
 def write_rows(buffer_BS, values_BT, start_B, count_B):

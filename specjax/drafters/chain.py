@@ -18,6 +18,7 @@ class Chain:
 
   gamma: int
   taps: ClassVar[tuple[int, ...]] = ()
+  learns = False
 
   def __post_init__(self):
     low, high = GAMMAS

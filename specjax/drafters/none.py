@@ -16,6 +16,7 @@ class NoDrafter:
   depth = 0
   widths = (1,)
   taps = ()
+  learns = False
 
   def prefill(self, params, context, *, prompt_width, slots):
     """No state."""

@@ -203,7 +203,9 @@ def no_such(path: str, known: Sequence[str] = ()) -> str:
   near = near or difflib.get_close_matches(
       f"{section}.{key}" if section else key, known, n=1, cutoff=0.7
   )
-  siblings = [last(leaf) for leaf in known if leaf.startswith(f"{section}.")]
+  below = [leaf for leaf in known if leaf.startswith(f"{section}.")]
+  first = lambda leaf: leaf.removeprefix(f"{section}.").partition(".")[0]
+  siblings = list(dict.fromkeys(map(first, below)))
   line = f"{path}: there is no such option"
   if near:
     return f"{line}; did you mean {' or '.join(near[:3])}?"

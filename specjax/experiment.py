@@ -91,7 +91,10 @@ def _measure(
   sides = 1 if setup.output else 2
   progress.phase("decoding", sides * len(setup.groups(rows)))
   plain = setup.output or setup.decode(setup.plain, progress.tick)
-  speculative = setup.decode(setup.speculative, progress.tick)
+  speculative, side = setup.decode_and_learn(
+      setup.speculative, progress.tick
+  )
+  setup.save_responses(side)
   progress.phase("acceptance", rows)
   mean, positions = alpha(setup, plain, progress.tick)
   # Plain decoding has no rounds worth seeing.
@@ -169,9 +172,11 @@ def alpha(
 ) -> tuple[float | None, int]:
   """alpha over plain decoding's output, and its number of places.
 
-  None without drafts.
+  None without drafts, and where drafts have no law at each place: what can
+  be copied depends on where a round begins.
   """
-  if not setup.drafts.drafter.depth:
+  drafter = setup.drafts.drafter
+  if not drafter.depth or drafter.reader is None:
     return None, 0
   rows = chances(setup, plain, tick=tick)
   return acceptance.alpha(chance_T for [chance_T] in rows)

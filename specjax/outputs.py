@@ -39,6 +39,7 @@ class Result:
     tokens: new ids, the EOS included.
     finish: "eos", or "length" where the budget was spent.
     rounds: target passes.
+    empty: how many of them were without drafts.
     drafted: tokens proposed.
     judged: how often each draft position was judged, length G.
     accepted: how often its token was accepted, length G.
@@ -53,6 +54,7 @@ class Result:
   tokens: tuple[int, ...]
   finish: str
   rounds: int
+  empty: int
   drafted: int
   judged: tuple[int, ...]
   accepted: tuple[int, ...]
@@ -84,6 +86,7 @@ def _result(target, state: state_lib.State, i: int) -> Result:
       tokens=tokens,
       finish="eos" if state.ended_B[i] else "length",
       rounds=int(tallies.rounds_B[i]),
+      empty=int(tallies.empty_B[i]),
       drafted=int(tallies.drafted_B[i]),
       judged=numbers(tallies.judged_BG),
       accepted=numbers(tallies.accepted_BG),

@@ -7,6 +7,7 @@
 """
 
 import dataclasses
+import math
 from typing import Any, Callable, Mapping, Sequence
 
 import jax.numpy as jnp
@@ -17,22 +18,31 @@ from specjax import errors
 from specjax import outputs as outputs_lib
 from specjax import settings as settings_lib
 from specjax.checkpoints import ngrams
+from specjax.checkpoints import responses as responses_lib
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.decoding import side as side_lib
+from specjax.drafters import lookup
+from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
 from specjax.drafters import ngram
 from specjax.drafters import none
 from specjax.drafters import simulated
+from specjax.drafters import suffix
+from specjax.drafters import suffix_array
+from specjax.drafters import switch as switch_lib
 from specjax.verify import token
 
 load = checkpoints.load
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Drafts:
-  """A source of drafts with its parameters."""
+  """A source of drafts with its parameters.
+
+  A Decoder replaces those of drafts that learn from finished responses.
+  """
 
   drafter: Any
   params: Any
@@ -125,6 +135,125 @@ def draft_simulated(
   return Drafts(drafter, simulated.replay(texts, alpha))
 
 
+def draft_lookup(gamma: int, **options) -> Drafts:
+  """Drafts that are copied from where the text was alike before.
+
+  Args:
+    gamma: tokens a round at most.
+    **options: further fields of drafters.lookup.LookupDrafter; `source` is for
+      texts whose output is in the source's language.
+
+  Raises:
+    errors.UserError: an option is out of its range.
+  """
+  return Drafts(lookup.LookupDrafter(gamma=gamma, **options), ())
+
+
+def draft_suffix(
+    target: checkpoints.Checkpoint,
+    gamma: int,
+    *,
+    memory: int = 2**16,
+    load: str = "",
+    **options,
+) -> Drafts:
+  """Drafts from suffix trees over the row's text and earlier responses.
+
+  Args:
+    target: the model they are for.
+    gamma: tokens a round at most.
+    memory: tokens of earlier responses, each with one more; the oldest give
+      way. 0 keeps none.
+    load: file of responses to begin with, as `save_responses` writes it.
+    **options: further fields of drafters.suffix.SuffixDrafter.
+
+  Raises:
+    errors.UserError: an option is out of its range, or the file can't be had
+      or is another vocabulary's.
+  """
+  errors.require(
+      checks.is_whole(memory, 0, 2**24) and memory != 1,
+      "memory",
+      f"give 0, or a whole number from 2 to {2**24}",
+      memory,
+  )
+  errors.require(
+      bool(memory) or not load, "load", "give memory for it, too", load
+  )
+  if not memory:
+    options["learns"] = False
+  drafter = suffix.SuffixDrafter(gamma=gamma, **options)
+  known = responses_lib.load(load, target.tokenizer) if load else []
+  tree = suffix_array.build(known, memory, drafter.reach) if memory else None
+  return Drafts(drafter, tree)
+
+
+def responses(drafts: Drafts) -> list:
+  """Ids of the earlier responses that drafts know, oldest first."""
+  params = drafts.params
+  if isinstance(params, mixed.MixedParams):
+    params = params.copies
+  known = isinstance(params, suffix_array.SuffixArray)
+  return params.responses() if known else []
+
+
+def save_responses(
+    target: checkpoints.Checkpoint, drafts: Drafts, path: str
+) -> None:
+  """Writes the responses that drafts know, for `draft_suffix` to load.
+
+  Raises:
+    errors.UserError: nothing can be written there.
+  """
+  responses_lib.save(path, responses(drafts), target.tokenizer)
+
+
+def draft_mixed(
+    copies: Drafts,
+    model: Drafts | None = None,
+    *,
+    c: float = 0.0,
+    v: float | Sequence[float] | None = None,
+    switch: switch_lib.Switch = switch_lib.Switch(),
+) -> Drafts:
+  """Copies where it can, and drafts by a model, or not at all, elsewhere.
+
+  Args:
+    copies: from `draft_lookup` or `draft_suffix`.
+    model: from `draft_model`, or None.
+    c: what a token of the model's costs, in target steps.
+    v: what a target pass over gamma + 1 tokens costs; a narrower one is taken
+      to cost as much less, or give one figure for each of the drafter's
+      widths. None: nothing is switched off.
+    switch: when drafts are switched off in a row.
+
+  Raises:
+    errors.UserError: c or v is out of its range.
+  """
+  drafter = mixed.MixedDrafter(
+      copies=copies.drafter,
+      model=model and model.drafter,
+      switch=None if v is None else switch,
+  )
+  costs = None if v is None else _costs(drafter, c, v)
+  model_params = None if model is None else model.params
+  return Drafts(drafter, mixed.MixedParams(copies.params, model_params, costs))
+
+
+def _costs(drafter: mixed.MixedDrafter, c, v) -> mixed.Costs:
+  """As the switch takes them."""
+  widths = drafter.widths
+  if checks.is_number(v):
+    v = [1 + (v - 1) * (width - 1) / drafter.gamma for width in widths]
+  for field, values in (("c", [c]), ("v", v)):
+    good = all(checks.is_number(x) and 0 <= x < math.inf for x in values)
+    errors.require(good, field, "give numbers from 0 on", values)
+  errors.require(
+      len(v) == len(widths), "v", f"give one for each of {widths}", v
+  )
+  return mixed.Costs(jnp.float32(c), jnp.asarray(v, jnp.float32))
+
+
 def make_requests(
     target: checkpoints.Checkpoint,
     texts: Sequence[str],
@@ -195,22 +324,26 @@ def decode(
     side: side_lib.Side,
     groups: Sequence[requests_lib.Group],
     tick: Callable[[], None] = lambda: None,
-) -> list[outputs_lib.Result]:
-  """Decodes batch by batch; results in the order of the requests.
+) -> tuple[list[outputs_lib.Result], side_lib.Side]:
+  """Decodes batch by batch; drafts that learn do so after each of them.
 
   Args:
     target: whose tokenizer makes texts of ids.
     side: drafts or none.
     groups: from decoding.requests.
     tick: called after each batch.
+
+  Returns:
+    Results in the order of the requests, and the side as it is now.
   """
   out = {}
   for group in groups:
     state = side.run(side.prefill(group.batch))
     read = outputs_lib.results(target, state, len(group.rows))
     out.update(zip(group.rows, read))
+    side = side.adopt(state)
     tick()
-  return [out[i] for i in range(len(out))]
+  return [out[i] for i in range(len(out))], side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +352,8 @@ class Decoder:
 
   Compiles once for each number of rows (`batch`, or fewer texts), padded
   width of source or prompt (64, 128, 256, ...), max_new_tokens and number of
-  EOS ids; other settings, seeds and texts cost nothing.
+  EOS ids; other settings, seeds and texts cost nothing. What drafts have learnt
+  in one call they know in the next.
 
   Attributes:
     target: whose law comes out.
@@ -308,4 +442,6 @@ class Decoder:
         vocabulary=self.target.module.config.vocab_size,
         seed=seed,
     )
-    return decode(self.target, side, groups)
+    results, side = decode(self.target, side, groups)
+    self.drafts.params = side.drafter_params
+    return results

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import os
+import pathlib
 import sys
 from typing import Any, Callable, Sequence
 
@@ -14,13 +16,16 @@ from specjax import outputs
 from specjax import pipeline
 from specjax import sections
 from specjax import settings as settings_lib
+from specjax import writing
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import resolve
+from specjax.data import metrics
 from specjax.data import tasks
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.decoding import side as side_lib
 from specjax.drafters import ngram
+from specjax.measure import steps as steps_lib
 
 HINT = (
     "from the checkout, python -m specjax.run --config"
@@ -94,8 +99,27 @@ class Setup:
       rows: int | None = None,
   ) -> list[outputs.Result]:
     """The first `rows` rows, or all, decoded; `tick` hears of each batch."""
+    return self.decode_and_learn(side, tick, rows)[0]
+
+  def decode_and_learn(
+      self,
+      side: side_lib.Side,
+      tick: Callable[[], None] = lambda: None,
+      rows: int | None = None,
+  ) -> tuple[list[outputs.Result], side_lib.Side]:
+    """The same, and the side whose drafts have learnt from all of it."""
     groups = self.groups(len(self.requests) if rows is None else rows)
     return pipeline.decode(self.target, side, groups, tick)
+
+  def save_responses(self, side: side_lib.Side) -> None:
+    """Writes what a side's drafts know to draft.suffix.save, where asked."""
+    draft = self.config.draft
+    if draft.copied == "suffix" and draft.suffix.save:
+      drafts = pipeline.Drafts(side.loop.drafter, side.drafter_params)
+      save = lambda: pipeline.save_responses(
+          self.target, drafts, draft.suffix.save
+      )
+      sections.within("draft.suffix", save)
 
   def single(self, row: int, tokens: Sequence[int]):
     """One row with what plain decoding made of it: batch, text_BS, count."""
@@ -127,12 +151,12 @@ def _drawing(draft: sections.Draft) -> dict[str, Any]:
   return {key: getattr(draft, key) for key in keys}
 
 
-def _model(setup: Setup) -> pipeline.Drafts:
+def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
   draft = setup.config.draft
   return pipeline.draft_model(
       setup.target,
       draft.checkpoint,
-      draft.gamma,
+      draft.gamma if gamma is None else gamma,
       dtype=jnp.dtype(setup.config.decode.dtype),
       hint=HINT,
       chunk=setup.config.decode.prefill_chunk,
@@ -146,6 +170,56 @@ def _ngrams(order: int, setup: Setup) -> pipeline.Drafts:
       setup.target, draft.table, draft.gamma, order=order, **_drawing(draft)
   )
   return sections.within("draft", make)
+
+
+def _lookup(setup: Setup) -> pipeline.Drafts:
+  draft = setup.config.draft
+  options = dataclasses.asdict(draft.lookup)
+  return pipeline.draft_lookup(draft.gamma, **options)
+
+
+def _suffix(setup: Setup) -> pipeline.Drafts:
+  """Suffix drafts; responses that hold the answers are no fair beginning."""
+  draft = setup.config.draft
+  options = dataclasses.asdict(draft.suffix)
+  del options["save"]
+  make = lambda: pipeline.draft_suffix(setup.target, draft.gamma, **options)
+  drafts = sections.within("draft.suffix", make)
+  decode = setup.target.tokenizer.decode
+  known = [decode(ids.tolist()) for ids in pipeline.responses(drafts)]
+  answers = {row.id: row.reference for row in setup.examples if row.reference}
+  found = metrics.overlap(known, answers)
+  if found:
+    raise errors.UserError(
+        f"draft.suffix.load: {len(found)} of {len(answers)} references are"
+        f" among the responses ({errors.shown(found)}); give responses to other"
+        " texts"
+    )
+  return drafts
+
+
+def _mixed(setup: Setup) -> pipeline.Drafts:
+  """Mixed drafts; what they cost is measured first, where it is not given."""
+  options = setup.config.draft.mixed
+  copies = DRAFTS[options.copies](setup)
+  model = _model(setup, options.model_gamma) if options.model else None
+  mix = functools.partial(
+      pipeline.draft_mixed, copies, model, switch=setup.config.switch()
+  )
+  if not options.switch:
+    return mix()
+  c, v = options.c, options.v
+  batches = setup.groups(len(setup.requests))
+  batch = batches[len(batches) // 2].batch
+  how = dict(
+      steps=setup.config.measure.steps, repeats=setup.config.measure.repeats
+  )
+  if c is None and model:
+    c = steps_lib.measure(setup.plain, setup.side(model), batch, **how).c
+  if v is None:
+    widths = mix().drafter.widths
+    v = steps_lib.verify_costs(setup.plain, batch, widths, **how)
+  return mix(c=c or 0.0, v=v)
 
 
 def _simulated(setup: Setup) -> pipeline.Drafts:
@@ -169,6 +243,9 @@ DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
     "model": _model,
     "bigram": functools.partial(_ngrams, ngram.BIGRAM),
     "unigram": functools.partial(_ngrams, ngram.UNIGRAM),
+    "lookup": _lookup,
+    "suffix": _suffix,
+    "mixed": _mixed,
     "simulated": _simulated,
     "none": lambda setup: pipeline.NO_DRAFTS,
 }
@@ -201,7 +278,7 @@ def fetch(config: sections.Experiment) -> list[tasks.Example]:
   """
   draft = config.draft
   models = {"target.checkpoint": config.target.checkpoint}
-  if draft.kind == "model":
+  if draft.has_model:
     models = {"draft.checkpoint": draft.checkpoint} | models
   examples, lines = [], []
   if draft.kind in ("bigram", "unigram"):
@@ -209,6 +286,7 @@ def fetch(config: sections.Experiment) -> list[tasks.Example]:
       sections.within("draft", lambda: ngrams.find(draft.table))
     except errors.UserError as error:
       lines.append(str(error))
+  lines += _response_files(draft)
   for field, name in models.items():
     try:
       resolve.find(name, hint="")
@@ -229,6 +307,27 @@ def fetch(config: sections.Experiment) -> list[tasks.Example]:
   return examples
 
 
+def _response_files(draft: sections.Draft) -> list[str]:
+  """A line for each file of responses that can't be had or written."""
+  if draft.copied != "suffix":
+    return []
+  lines, files = [], draft.suffix
+  if files.load and not os.path.isfile(os.path.expanduser(files.load)):
+    lines.append(f"draft.suffix.load: {files.load!r} is no file")
+  if files.save:
+    path = pathlib.Path(os.path.expanduser(files.save))
+    try:
+      # Told now, not after minutes of work.
+      writing.write(path.with_name(f"{path.name}.test"), "")
+      path.with_name(f"{path.name}.test").unlink()
+    except OSError as error:
+      lines.append(
+          f"draft.suffix.save: {files.save}: {error.strerror}; give another"
+          " file"
+      )
+  return lines
+
+
 def prepare(
     config: sections.Experiment,
     target: checkpoints.Checkpoint | None = None,
@@ -246,7 +345,6 @@ def prepare(
   if target is None:
     dtype = jnp.dtype(config.decode.dtype)
     target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
-  eos = (target.module.config.eos_token_id,)
   vocabulary = target.module.config.vocab_size
   settings = config.settings(target.module.config.ends)
   sections.within("decode", lambda: settings_lib.stack([settings], vocabulary))

@@ -5,6 +5,7 @@ that config files and flags fill in, and turns it back.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Callable, TypeVar
 
@@ -13,16 +14,26 @@ from specjax import errors
 from specjax import settings as settings_lib
 from specjax.data import tasks
 from specjax.drafters import chain
+from specjax.drafters import copies as copies_lib
+from specjax.drafters import lookup
+from specjax.drafters import suffix
+from specjax.drafters import switch as switch_lib
 from specjax.models import reading
 from specjax.verify import token
 
-KINDS = ("model", "bigram", "unigram", "simulated", "none")
+KINDS = (
+    "model", "bigram", "unigram", "lookup", "suffix", "mixed", "simulated",
+    "none",
+)
+COPIES = ("lookup", "suffix")
 # T5 overflows in float16.
 DTYPES = ("float32", "bfloat16")
 # Option -> least and most. Buffers are sized by some of these numbers: beyond
 # the upper ends no device holds them, or 32 bits don't.
 LIMITS = {
     "draft.gamma": chain.GAMMAS,
+    "draft.mixed.model_gamma": chain.GAMMAS,
+    "draft.suffix.memory": (0, 2**24),
     "data.rows": (0, 10**9),
     "data.max_source_tokens": (2, 2**16),
     "decode.max_new_tokens": (1, 2**16),
@@ -48,19 +59,95 @@ class Target:
 
 
 @dataclasses.dataclass(frozen=True)
+class Lookup:
+  """Prompt lookup; see drafters.lookup.LookupDrafter.
+
+  Attributes:
+    min_n: of the shortest n-gram that may match.
+    max_n: of the longest.
+    latest: of several matches take the last one, else the first.
+    source: look into the source, too; for outputs in its language.
+  """
+
+  min_n: int = 1
+  max_n: int = 3
+  latest: bool = False
+  source: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Suffix:
+  """Suffix decoding; see drafters.suffix.SuffixDrafter.
+
+  Attributes:
+    reach: tokens of a context and what follows it, at most.
+    factor: longer contexts are followed by more tokens ...
+    offset: ... and by so many more.
+    least: probability of a path, at least.
+    source: the source is part of the text; for outputs in its language.
+    learns: finished responses serve the requests after them.
+    memory: tokens of those; 0 keeps none.
+    load: file of responses to begin with.
+    save: file that all responses go to at the end of a run.
+  """
+
+  reach: int = 64
+  factor: float = 1.0
+  offset: float = 0.0
+  least: float = 0.1
+  source: bool = True
+  learns: bool = True
+  memory: int = 2**16
+  load: str = ""
+  save: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+  """Drafts that are copied or drawn; see drafters.mixed.MixedDrafter.
+
+  Attributes:
+    copies: one of COPIES; their options are in its own section.
+    model: draft.checkpoint drafts where nothing can be copied.
+    model_gamma: tokens a round of that model.
+    switch: stop either in a row where it does not pay; see drafters.switch.
+    c: what a token of the model's costs, in target steps; None is measured.
+    v: what a pass over gamma + 1 tokens costs; likewise, for each width.
+    credit: target steps that a row may lose at first.
+    keep: of what was won and lost before a round, so much still counts.
+    pause: rounds of a first rest.
+    longest: rounds of the longest.
+  """
+
+  copies: str = "lookup"
+  model: bool = True
+  model_gamma: int = 3
+  switch: bool = True
+  c: float | None = None
+  v: float | None = None
+  credit: float = 1.0
+  keep: float = 0.8
+  pause: int = 8
+  longest: int = 64
+
+
+@dataclasses.dataclass(frozen=True)
 class Draft:
   """Where drafts come from.
 
   Attributes:
     kind: one of KINDS.
-    checkpoint: the model, for kind model.
+    checkpoint: the model, for kinds model and mixed.
     table: of n-grams, for kinds bigram and unigram.
     alpha: how often drafts are right, for kind simulated.
-    gamma: tokens a round.
+    gamma: tokens a round; at most, where they are copied.
     argmax: draft the argmax, as a point mass, at any temperature.
     temperature: of sampled drafts; None is the request's own value.
     top_k: likewise.
     top_p: likewise.
+    lookup: for kinds lookup and mixed.
+    suffix: for kinds suffix and mixed.
+    mixed: for kind mixed.
   """
 
   kind: str = "model"
@@ -72,18 +159,35 @@ class Draft:
   temperature: float | None = None
   top_k: int | None = None
   top_p: float | None = None
+  lookup: Lookup = Lookup()
+  suffix: Suffix = Suffix()
+  mixed: Mixed = Mixed()
 
   @property
   def name(self) -> str:
     """Kind and source, for reports."""
+    copies = self.mixed.copies
     sources = {
         "model": self.checkpoint,
         "bigram": self.table,
         "unigram": self.table,
+        "mixed": f"{copies}+{self.checkpoint}" if self.mixed.model else copies,
         "simulated": f"alpha={self.alpha}",
     }
     source = sources.get(self.kind)
     return f"{self.kind}:{source}" if source else self.kind
+
+  @property
+  def copied(self) -> str | None:
+    """Which of COPIES there are drafts of, if any."""
+    kind = self.mixed.copies if self.kind == "mixed" else self.kind
+    return kind if kind in COPIES else None
+
+  @property
+  def has_model(self) -> bool:
+    """Whether a draft model is needed."""
+    mixes = self.kind == "mixed" and self.mixed.model
+    return self.kind == "model" or mixes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,8 +287,8 @@ class Experiment:
     _one_of("decode.dtype", self.decode.dtype, DTYPES)
     tasks.get_task(self.data.task)
     for path, limits in LIMITS.items():
-      section, key = path.split(".")
-      _within_limits(path, getattr(getattr(self, section), key), *limits)
+      value = functools.reduce(getattr, path.split("."), self)
+      _within_limits(path, value, *limits)
     least, most = self.decode.min_new_tokens, self.decode.max_new_tokens
     if least > most:
       raise errors.UserError(
@@ -200,6 +304,8 @@ class Experiment:
           "only draft.kind=simulated has it; give that kind or no alpha",
           self.draft.alpha,
       )
+    if self.draft.copied or self.draft.kind == "mixed":
+      self._check_copies()
     # What the parts refuse is refused here, before anything is loaded.
     self.settings(eos=(1,))
     self.draft_settings(eos=(1,))
@@ -212,7 +318,7 @@ class Experiment:
 
   def _check_simulated(self) -> None:
     """Refuses what a simulated rate of acceptance does not go with."""
-    draft, alpha = self.draft, self.draft.alpha
+    alpha = self.draft.alpha
     errors.require(
         checks.is_number(alpha) and 0 <= alpha <= 1,
         "draft.alpha",
@@ -232,14 +338,66 @@ class Experiment:
         "give 1: a lenient rule accepts what simulated drafts mean to be wrong",
         self.verify.lenience,
     )
+    self._check_not_drawn("simulated")
+
+  def _check_copies(self) -> None:
+    """Refuses what drafts that are copied do not go with."""
+    draft = self.draft
+    _one_of("draft.mixed.copies", draft.mixed.copies, COPIES)
+    self.copies()
+    if not draft.has_model:
+      self._check_not_drawn("copied")
+    if draft.kind == "mixed":
+      self.switch()
+      for key in ("c", "v"):
+        value = getattr(draft.mixed, key)
+        errors.require(
+            value is None or 0 <= value <= 1e6,
+            f"draft.mixed.{key}",
+            "give a number from 0 to 1e+06",
+            value,
+        )
+    memory = draft.suffix.memory
+    errors.require(
+        memory != 1, "draft.suffix.memory", "give 0, or 2 or more", memory
+    )
+    for key in ("load", "save"):
+      value = getattr(draft.suffix, key)
+      errors.require(
+          not value or memory > 0,
+          f"draft.suffix.{key}",
+          "give draft.suffix.memory for it, too",
+          value,
+      )
+
+  def _check_not_drawn(self, what: str) -> None:
+    """Refuses options of drafts that are drawn from logits."""
     for key in ("argmax", "temperature", "top_k", "top_p"):
-      value = getattr(draft, key)
+      value = getattr(self.draft, key)
       errors.require(
           value is None or value is False,
           f"draft.{key}",
-          "simulated drafts are not drawn from logits; leave it out",
+          f"{what} drafts are not drawn from logits; leave it out",
           value,
       )
+
+  def copies(self) -> copies_lib.Copies:
+    """What copies drafts, where something does."""
+    draft, kind = self.draft, self.draft.copied
+    options = dataclasses.asdict(getattr(draft, kind))
+    if kind == "lookup":
+      make = lookup.LookupDrafter
+    else:
+      make = suffix.SuffixDrafter
+      for key in ("memory", "load", "save"):
+        del options[key]
+    return within(f"draft.{kind}", lambda: make(gamma=draft.gamma, **options))
+
+  def switch(self) -> switch_lib.Switch:
+    """When mixed drafts are switched off in a row."""
+    keys = ("credit", "keep", "pause", "longest")
+    options = {key: getattr(self.draft.mixed, key) for key in keys}
+    return within("draft.mixed", lambda: switch_lib.Switch(**options))
 
   def settings(self, eos: tuple[int, ...]) -> settings_lib.Settings:
     """How every request samples."""

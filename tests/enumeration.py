@@ -67,6 +67,8 @@ class Case:
     reported: settings of the law that the proposal reports, when it lies.
     draft_width: V of the draft, where it differs.
     target_logits, draft_logits: one row a prefix, instead of random ones.
+    copied: prefix -> tokens that are drafted there as point masses, fewer
+      than gamma or none; where it has no entry, drafts are drawn.
     seed: of the random ones.
   """
 
@@ -82,6 +84,7 @@ class Case:
   draft_width: int | None = None
   target_logits: np.ndarray | None = None
   draft_logits: np.ndarray | None = None
+  copied: dict[tuple[int, ...], tuple[int, ...]] | None = None
   seed: int = 0
 
   def __post_init__(self):
@@ -165,18 +168,23 @@ class Round:
     self._make_laws()
 
   def _lay_out(self):
-    """Rows: each prefix with each draft tuple."""
+    """Rows: each prefix with each draft tuple, or with what is copied."""
     case, size = self.case, self.case.vocabulary
-    starts = [
-        (n, value) for n in range(case.length) for value in range(size**n)
-    ]
-    tuples = list(itertools.product(range(size), repeat=case.count))
-    rows = list(itertools.product(starts, tuples))
-    self.start_R = np.array([case.index(*start) for start, _ in rows])
-    tokens_RN = np.array([drafted for _, drafted in rows], np.int64)
-    tokens_RN = tokens_RN.reshape(len(rows), case.count)
-    length_R = np.array([start[0] for start, _ in rows])
-    value_R = np.array([start[1] for start, _ in rows])
+    drawn = list(itertools.product(range(size), repeat=case.count))
+    rows, self.copied_R = [], []
+    for text in self._prefixes():
+      copied = (case.copied or {}).get(text)
+      tuples = drawn if copied is None else [copied]
+      rows += [(text, drafted) for drafted in tuples]
+      self.copied_R += [copied is not None] * len(tuples)
+    self.copied_R = np.array(self.copied_R)
+    self.count_R = np.array([len(drafted) for _, drafted in rows], np.int32)
+    tokens_RN = np.zeros((len(rows), case.count), np.int64)
+    for row, (_, drafted) in zip(tokens_RN, rows):
+      row[: len(drafted)] = drafted
+    length_R = np.array([len(text) for text, _ in rows])
+    value_R = np.array([self._value(text) for text, _ in rows])
+    self.start_R = np.array(list(map(case.index, length_R, value_R)))
     context = []
     for i in range(case.gamma + 1):
       context.append(list(map(case.index, length_R, value_R)))
@@ -188,7 +196,20 @@ class Round:
     picked = np.take_along_axis(
         case.q[self.context_RT[:, : case.count]], tokens_RN[..., None], -1
     )
-    self.weight_R = picked[..., 0].prod(axis=1)
+    self.weight_R = np.where(
+        self.copied_R, 1.0, picked[..., 0].prod(axis=1)
+    )
+
+  def _prefixes(self):
+    """Every text shorter than the length, in the order of the tables."""
+    for n in range(self.case.length):
+      yield from itertools.product(range(self.case.vocabulary), repeat=n)
+
+  def _value(self, text):
+    """The text as a number in base V."""
+    return functools.reduce(
+        lambda value, token: value * self.case.vocabulary + token, text, 0
+    )
 
   def _make_laws(self):
     case = self.case
@@ -203,11 +224,17 @@ class Round:
     )
     for field in (law.logits, law.peak, law.log_mass, law.cut):
       field[:, case.count :] = np.nan
+      field[self.copied_R] = np.nan
+    point = case.kind is proposals.Kind.POINT
+    mixed = case.kind is proposals.Kind.MIXED
     self.proposal = proposals.Proposal(
         tokens_BN=tokens_RN.astype(np.int32),
-        count_B=np.full(len(tokens_RN), case.count, np.int32),
-        law=law if case.kind is proposals.Kind.CHAIN else None,
+        count_B=self.count_R,
+        law=None if point else law,
         kind=case.kind,
+        point_BN=np.repeat(self.copied_R[:, None], case.gamma, axis=1)
+        if mixed
+        else None,
     )
 
   def accepted(self, coin_RG):

@@ -138,6 +138,8 @@ class ScriptedDrafter:
   kind = proposals.Kind.POINT
   nodes = property(lambda self: self.gamma)
   depth = property(lambda self: self.gamma)
+  widths = property(lambda self: (self.gamma + 1,))
+  learns = False
 
   def prefill(self, params, context, *, prompt_width, slots):
     """Nothing heard yet."""

@@ -1,5 +1,6 @@
 """Configs and the command line: what is taken, what is refused and how."""
 
+import functools
 import pathlib
 
 import pytest
@@ -25,6 +26,11 @@ SMALL = str(CONFIGS / "ende_t5small.py")
 
 def read(*arguments, path=SMALL) -> sections.Experiment:
   return command_line.read(["run", f"--config={path}", *arguments])
+
+
+def leaf(config, path):
+  """The value of one option."""
+  return functools.reduce(getattr, path.split("."), config)
 
 
 def refusal(*arguments, path=SMALL) -> str:
@@ -170,13 +176,12 @@ def test_refused_options(argument, parts):
 @pytest.mark.parametrize("path, limits", sections.LIMITS.items())
 def test_limits(path, limits):
   """Both ends are taken, what lies beyond is not."""
-  key = path.partition(".")[2]
   # A bound of its own that follows another option.
-  more = ["--config.decode.max_new_tokens=65536"] * (key == "min_new_tokens")
-  section, at = path.split("."), f"--config.{path}="
+  late = path == "decode.min_new_tokens"
+  more = ["--config.decode.max_new_tokens=65536"] * late
+  at = f"--config.{path}="
   for value in limits:
-    config = read(*more, f"{at}{value}")
-    assert getattr(getattr(config, section[0]), key) == value
+    assert leaf(read(*more, f"{at}{value}"), path) == value
   low, high = limits
   assert f"{path}: give {low} or more" in refusal(*more, f"{at}{low - 1}")
   assert f"{path}: give {high:,} or less" in refusal(*more, f"{at}{high + 1}")
@@ -194,6 +199,29 @@ VALUES = {
     "draft.temperature": ("0.5", 0.5),
     "draft.top_k": ("3", 3),
     "draft.top_p": (".5", 0.5),
+    "draft.lookup.min_n": ("2", 2),
+    "draft.lookup.max_n": ("5", 5),
+    "draft.lookup.latest": ("true", True),
+    "draft.lookup.source": ("false", False),
+    "draft.suffix.reach": ("32", 32),
+    "draft.suffix.factor": ("2", 2.0),
+    "draft.suffix.offset": ("-.5", -0.5),
+    "draft.suffix.least": (".3", 0.3),
+    "draft.suffix.source": ("false", False),
+    "draft.suffix.learns": ("false", False),
+    "draft.suffix.memory": ("99", 99),
+    "draft.suffix.load": ("a b", "a b"),
+    "draft.suffix.save": ("a/b", "a/b"),
+    "draft.mixed.copies": ("suffix", "suffix"),
+    "draft.mixed.model": ("false", False),
+    "draft.mixed.model_gamma": ("2", 2),
+    "draft.mixed.switch": ("false", False),
+    "draft.mixed.c": (".2", 0.2),
+    "draft.mixed.v": ("1.5", 1.5),
+    "draft.mixed.credit": ("3", 3.0),
+    "draft.mixed.keep": (".5", 0.5),
+    "draft.mixed.pause": ("4", 4),
+    "draft.mixed.longest": ("99", 99),
     "data.task": ("file", "file"),
     "data.path": ("x=y.jsonl", "x=y.jsonl"),
     "data.split": ("train", "train"),
@@ -231,18 +259,13 @@ def test_every_option_has_a_value_here():
 def test_options_arrive(path):
   """Given on the command line, in one word or two, and changed by it."""
   written, value = VALUES[path]
-
-  def leaf(config):
-    *section, key = path.split(".")
-    return getattr(getattr(config, section[0]) if section else config, key)
-
   # Of one kind of drafts only.
   more = ["--config.draft.kind=simulated"] * (path == "draft.alpha")
-  assert leaf(read()) != value
-  assert leaf(read(*more, f"--config.{path}={written}")) == value
-  assert type(leaf(read(*more, f"--config.{path}={written}"))) is type(value)
-  if value is not True:
-    assert leaf(read(*more, f"--config.{path}", written)) == value
+  assert leaf(read(), path) != value
+  got = leaf(read(*more, f"--config.{path}={written}"), path)
+  assert got == value and type(got) is type(value)
+  if value is not True and value is not False:
+    assert leaf(read(*more, f"--config.{path}", written), path) == value
 
 
 def test_last_of_two_counts():
@@ -287,6 +310,50 @@ def test_what_does_not_go_with_a_simulated_rate(arguments, part):
   assert part in refusal(*arguments)
 
 
+COPIED = ("--config.draft.kind=lookup",)
+SUFFIX = ("--config.draft.kind=suffix",)
+MIXED = ("--config.draft.kind=mixed",)
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    (
+        ((*COPIED, "lookup.min_n=0"), "draft.lookup.min_n: give a whole"),
+        ((*COPIED, "lookup.min_n=4"), "draft.lookup.max_n: give a whole"),
+        ((*COPIED, "lookup.latest=2"), "draft.lookup.latest: give true or"),
+        ((*COPIED, "argmax=true"), "draft.argmax: copied drafts are not drawn"),
+        ((*SUFFIX, "top_k=3"), "draft.top_k: copied drafts are not drawn"),
+        ((*SUFFIX, "gamma=64"), "draft.suffix.reach: give a whole number from"),
+        ((*SUFFIX, "suffix.least=2"), "draft.suffix.least: give a number from"),
+        ((*SUFFIX, "suffix.factor=nan"), "draft.suffix.factor: give a number"),
+        ((*SUFFIX, "suffix.memory=1"), "draft.suffix.memory: give 0, or 2"),
+        (
+            (*SUFFIX, "suffix.memory=0", "suffix.load=x"),
+            "draft.suffix.load: give draft.suffix.memory",
+        ),
+        ((*MIXED, "mixed.copies=model"), "draft.mixed.copies: give one of"),
+        ((*MIXED, "lookup.max_n=0"), "draft.lookup.max_n: give a whole"),
+        ((*MIXED, "mixed.model_gamma=0"), "draft.mixed.model_gamma: give 1 or more"),
+        ((*MIXED, "mixed.v=-1"), "draft.mixed.v: give a number from 0"),
+        ((*MIXED, "mixed.c=nan"), "draft.mixed.c: give a number from 0"),
+        ((*MIXED, "mixed.keep=2"), "draft.mixed.keep: give a number from 0"),
+        ((*MIXED, "mixed.longest=3"), "draft.mixed.longest: give a whole"),
+        ((*MIXED, "mixed.model=false", "top_p=.5"), "draft.top_p: copied"),
+        ((*MIXED, "lookup.max-n=3"), "did you mean draft.lookup.max_n?"),
+        ((*COPIED, "lookup=3"), "draft.lookup: is a section"),
+    ),
+)
+def test_what_does_not_go_with_copies(arguments, part):
+  """Refused before anything is loaded; key and section are named."""
+  kind, *more = arguments
+  more = [f"--config.draft.{argument}" for argument in more]
+  assert part in refusal(kind, *more)
+  # Other kinds don't look at it.
+  if part.startswith("draft.lookup.m"):
+    refusal(kind, *more)
+    assert read("--config.draft.kind=none", *more)
+
+
 def test_names_of_drafts():
   """As reports have them."""
   name = lambda *arguments: read(*arguments).draft.name
@@ -295,6 +362,11 @@ def test_names_of_drafts():
   assert name("--config.draft.kind=bigram", table) == "bigram:a/b"
   assert name("--config.draft.kind=unigram") == "unigram:mini/bigram"
   assert name(*SIMULATED) == "simulated:alpha=0.8"
+  assert name(*COPIED) == "lookup" and name(*SUFFIX) == "suffix"
+  assert name(*MIXED) == "mixed:lookup+google/flan-t5-small"
+  alone = "--config.draft.mixed.model=false"
+  suffix = "--config.draft.mixed.copies=suffix"
+  assert name(*MIXED, alone, suffix) == "mixed:suffix"
   assert name("--config.draft.kind=none") == "none"
   # Greedy by another name.
   top_p = ("--config.sampling.temperature=1", "--config.sampling.top_p=0")

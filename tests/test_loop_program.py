@@ -8,6 +8,7 @@ import pytest
 from specjax import sampling
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.drafters import lookup
 from specjax.drafters import model as model_drafter
 from specjax.drafters import none
 from specjax.verify import token
@@ -32,14 +33,18 @@ BOTH = pytest.mark.parametrize(
     "loop, tables", [PLAIN, SPECULATIVE], ids=["plain", "drafts"]
 )
 T5_PLAIN = Loop(T5, none.NoDrafter(), TokenRule()), (T5_PARAMS, ())
+T5_COPIES = (
+    Loop(T5, lookup.LookupDrafter(gamma=1), TokenRule()),
+    (T5_PARAMS, ()),
+)
 T5_PAIR = (
     Loop(T5, model_drafter.ModelDrafter(T5, 2), TokenRule()),
     (T5_PARAMS, mocks.blurred(T5_PARAMS, 1, 0.2)),
 )
 ALL = pytest.mark.parametrize(
     "loop, tables",
-    [PLAIN, SPECULATIVE, T5_PLAIN, T5_PAIR],
-    ids=["plain", "drafts", "t5-plain", "t5-drafts"],
+    [PLAIN, SPECULATIVE, T5_PLAIN, T5_PAIR, T5_COPIES],
+    ids=["plain", "drafts", "t5-plain", "t5-drafts", "t5-copies"],
 )
 
 

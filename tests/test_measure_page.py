@@ -95,11 +95,12 @@ CASES = {
     "no drafts": UNDRAFTED,
     "no trace": dict(traced=[]),
     "nothing judged": dict(
-        alpha=None,
+        alpha=0.0,
         speculative=[
             test_measure_report.result("x", (1,), 1, (0, 0), (0, 0))
         ] * 2,
     ),
+    "no alpha": dict(alpha=None, positions=0),
     "no round": dict(
         traced=[test_measure_report.result("", (), 0, (), (), ())]
     ),
@@ -110,7 +111,7 @@ CASES = {
 def test_whole_and_on_its_own(case):
   report, details = make(**CASES[case])
   page = read(html_lib.page(report, details))
-  assert {"Round by round", "All figures", "measured", "alpha"} <= set(
+  assert {"Round by round", "All figures", "speed-up", "alpha"} <= set(
       page.words
   )
   assert f"specjax: {report['config']['name']}" in page.words

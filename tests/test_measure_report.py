@@ -63,7 +63,18 @@ TRACES = [
 
 def result(text, tokens, rounds, judged, accepted, trace=None):
   return outputs.Result(
-      text, tokens, "eos", rounds, 0, judged, accepted, (), None, None, trace
+      text,
+      tokens,
+      "eos",
+      rounds,
+      1,
+      3,
+      judged,
+      accepted,
+      (),
+      None,
+      None,
+      trace,
   )
 
 
@@ -232,6 +243,22 @@ def test_without_drafts():
   assert report["acceptance_by_position"] == []
   for make in (tables.text, tables.markdown, html_lib.page):
     assert make(report, details)
+
+
+def test_drafts_without_an_alpha():
+  """What is copied: no prediction, and how often there was nothing."""
+  report, details = report_lib.make(measured(alpha=None, positions=0))
+  assert report["alpha"] is None and report["gamma"] == 2
+  assert set(report["predicted_speedup"].values()) == {None}
+  assert set(report["gap"]) == KEYS["gap"]
+  assert set(report["gap"].values()) == {None}
+  assert report["acceptance_by_position"] == [2 / 3, 1 / 2]
+  assert (details["rounds"], details["empty_rounds"]) == (3, 2)
+  text = tables.text(report, details)
+  assert "drafted a round       2.00      2 of 3 rounds were without" in text
+  assert "predicted" not in text and "x tokens" not in text
+  page = html_lib.page(report, details)
+  assert page.count(tables.NONE) == 4 and "None" not in page.split("Settings")[0]
 
 
 def test_markdown():

@@ -55,6 +55,7 @@ def test_render(colour):
       tokens=(3, 4, 3, 3),
       finish="length",
       rounds=2,
+      empty=0,
       drafted=6,
       judged=(2, 1, 1),
       accepted=(1, 1, 0),

@@ -50,6 +50,9 @@ class Side:
     self.calls.append(shape)
     return self.state
 
+  def adopt(self, state):
+    return self
+
 
 def sides(clock):
   return {
@@ -101,6 +104,39 @@ def test_sides_take_turns():
   timing.interleave(both, (4, 5), repeats=2, warmup=1, clock=clock)
   assert order[4:8] == [PLAIN, SPECULATIVE] * 2
   assert order[8:] == [SPECULATIVE, PLAIN] * 2
+
+
+def test_drafts_learn_from_batch_to_batch():
+  """Each repeat begins with what was known at first; learning takes time."""
+  clock, known = Clock(), []
+
+  @dataclasses.dataclass
+  class Learner:
+    seen: tuple = ()
+
+    def prefill(self, shape):
+      return shape
+
+    def run(self, shape):
+      clock.now += 1.0
+      known.append((shape, self.seen))
+      return final([2], [2])
+
+    def adopt(self, state):
+      clock.now += 0.25
+      return Learner((*self.seen, known[-1][0]))
+
+  learner = Learner()
+  times = timing.interleave(
+      {PLAIN: Side(clock, 0.0, 2.0, final([2], [2])), SPECULATIVE: learner},
+      (4, 5, 6),
+      repeats=2,
+      warmup=1,
+      clock=clock,
+  )
+  assert known == [(4, ()), (5, (4,)), (6, (4, 5))] * 3
+  assert times.decode[SPECULATIVE] == pytest.approx([3.0] * 2)
+  assert times.prefill[SPECULATIVE] == pytest.approx([0.75] * 2)
 
 
 def test_counts():

@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 import shutil
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping, Sequence
 import uuid
 
 import safetensors
@@ -37,6 +37,38 @@ def read_json(path) -> dict[str, Any]:
   if not isinstance(fields, dict):
     raise UserError(f"{path} must hold a JSON object{_AGAIN}")
   return fields
+
+
+def read_tensors(path, types: Mapping[str, Sequence[str]]):
+  """Tensors and metadata of a small safetensors file.
+
+  Args:
+    path: of the file.
+    types: name of a tensor -> types that it may be stored in; what has another
+      name or type is left out.
+
+  Raises:
+    UserError: it is none, or damaged.
+  """
+  try:
+    with safetensors.safe_open(path, framework="np") as file:
+      names = [
+          name
+          for name in file.keys()
+          if file.get_slice(name).get_dtype() in types.get(name, ())
+      ]
+      tensors = {name: file.get_tensor(name) for name in names}
+      return tensors, file.metadata() or {}
+  except (safetensors.SafetensorError, OSError) as error:
+    raise UserError(f"{path} cannot be read ({error})") from None
+
+
+def noted_vocabulary(metadata: Mapping[str, str], key: str) -> str | None:
+  """The tokenizer's fingerprint in a file's metadata; None if there is none."""
+  try:
+    return json.loads(metadata[key])["vocabulary"]
+  except (LookupError, RecursionError, TypeError, ValueError):
+    return None
 
 
 def read_index(path, suffix: str) -> dict[str, set[str]]:

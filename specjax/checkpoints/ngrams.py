@@ -14,10 +14,10 @@ import re
 
 import jax.numpy as jnp
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 from specjax import writing
+from specjax.checkpoints import files
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.drafters import ngram
 from specjax.errors import UserError
@@ -141,13 +141,16 @@ def load(name: str, tokenizer: tokenizer_lib.Pieces) -> Ngrams:
       vocabulary; one line.
   """
   path = find(name)
-  tensors, metadata = _read(path)
+  try:
+    tensors, metadata = files.read_tensors(path, _TYPES)
+  except UserError as error:
+    raise UserError(f"table: {error}; count it again with {MAKER}") from None
   missing = sorted(_TYPES.keys() ^ tensors.keys())
   if missing or _KEY not in metadata:
     raise UserError(
         f"table: {path} holds no table of n-grams; {MAKER} makes one"
     )
-  vocabulary = _vocabulary(metadata[_KEY])
+  vocabulary = files.noted_vocabulary(metadata, _KEY)
   if vocabulary != tokenizer.fingerprint():
     raise UserError(
         f"table: {path} was counted with another vocabulary than the target's;"
@@ -168,31 +171,6 @@ def load(name: str, tokenizer: tokenizer_lib.Pieces) -> Ngrams:
       ids("successor"),
       logs("log_prob"),
   )
-
-
-def _read(path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Tensors and metadata of a file; UserError where it is damaged."""
-  try:
-    with safetensors.safe_open(path, framework="np") as file:
-      names = [
-          name
-          for name in file.keys()
-          if file.get_slice(name).get_dtype() in _TYPES.get(name, ())
-      ]
-      tensors = {name: file.get_tensor(name) for name in names}
-      return tensors, file.metadata() or {}
-  except (safetensors.SafetensorError, OSError) as error:
-    raise UserError(
-        f"table: {path} cannot be read ({error}); count it again with {MAKER}"
-    ) from None
-
-
-def _vocabulary(metadata: str) -> str | None:
-  """The fingerprint in a file's metadata, None where there is none."""
-  try:
-    return json.loads(metadata)["vocabulary"]
-  except (LookupError, RecursionError, TypeError, ValueError):
-    return None
 
 
 def _fault(tensors: dict[str, np.ndarray], size: int) -> str | None:

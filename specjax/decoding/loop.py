@@ -19,6 +19,7 @@ import functools
 from typing import Any
 
 from flax import linen as nn
+from flax import struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +33,28 @@ from specjax.models import reading
 from specjax.verify import proposal as proposals
 
 
+@struct.dataclass
+class Outcome:
+  """What one pass of the target comes to; padded to the drafter's N nodes.
+
+  Attributes:
+    verdict: of the rule.
+    emitted_BT: accepted tokens and the next one.
+    count_B: how many of them count, after the cut.
+    ended_B: whether an EOS is among those.
+    features: the drafter's taps, one hidden_BTD each.
+    log_probs: of the emitted tokens under the model and under the law, two of
+      [B, T]; None where not asked for.
+  """
+
+  verdict: proposals.Verdict
+  emitted_BT: jax.Array
+  count_B: jax.Array
+  ended_B: jax.Array
+  features: tuple[jax.Array, ...]
+  log_probs: tuple[jax.Array, jax.Array] | None
+
+
 @dataclasses.dataclass(frozen=True)
 class Loop:
   """A target, a source of drafts and a rule, compiled together.
@@ -43,6 +66,8 @@ class Loop:
     log_probs: also report each token's log-probabilities.
     trace: also record every round; `rule` must then report its trace.
     chunk: tokens of a prompt that are read in one pass.
+    narrow: score rounds of few drafts in the narrowest of the drafter's
+      widths that will do, not always in the widest.
 
   Raises:
     ValueError: `trace` is asked for, and the rule reports none.
@@ -54,6 +79,7 @@ class Loop:
   log_probs: bool = False
   trace: bool = False
   chunk: int = reading.CHUNK
+  narrow: bool = True
 
   def __post_init__(self):
     if self.trace and not getattr(self.rule, "trace", True):
@@ -128,30 +154,31 @@ class Loop:
 
   def round(self, target_params, drafter_params, state: state_lib.State):
     """One round of every row that has not ended."""
-    context, key_B = state.context(), round_keys(state)
     proposal, drafter_state = self.propose(drafter_params, state)
-    law, logits_BTV, cache, features = self.score(
-        target_params, state, proposal
-    )
-    verdict = self.rule(law, proposal, key_B)
-    emitted_BT, count_B, ended_B = _emit(state, proposal, verdict)
+    cache, outcome = self._pass(target_params, state, proposal)
+    verdict, count_B = outcome.verdict, outcome.count_B
     drafter_state = self.drafter.observe(
-        drafter_params, drafter_state, emitted_BT, features, count_B, context
+        drafter_params,
+        drafter_state,
+        outcome.emitted_BT,
+        outcome.features,
+        count_B,
+        state.context(),
     )
     length_B = state.length_B + count_B
     return state.replace(
         tokens_BS=state_lib.write_rows(
-            state.tokens_BS, emitted_BT, state.length_B, count_B
+            state.tokens_BS, outcome.emitted_BT, state.length_B, count_B
         ),
         length_B=length_B,
-        done_B=state.done_B | ended_B | (length_B >= state.limit_B),
-        ended_B=state.ended_B | ended_B,
+        done_B=state.done_B
+        | outcome.ended_B
+        | (length_B >= state.limit_B),
+        ended_B=state.ended_B | outcome.ended_B,
         cache=cache,
         drafter=drafter_state,
         tallies=_tally(state, proposal, verdict, count_B),
-        log_probs=_note_log_probs(
-            state, law, logits_BTV, emitted_BT, count_B
-        ),
+        log_probs=_note_log_probs(state, outcome),
         trace=_note_round(state, proposal, verdict, count_B),
     )
 
@@ -198,6 +225,67 @@ class Loop:
     new_BT = (state.length_B - state.prompt_B)[:, None] + index_T
     law = sampling_lib.make_law(logits_BTV, state.sampling, new_BT)
     return law, logits_BTV, cache, features
+
+  def _pass(self, params, state: state_lib.State, proposal):
+    """Scores and judges a proposal: the cache, and an Outcome.
+
+    Where drafts may be few there is a program for each width, and the largest
+    count of the batch chooses. Each is a loop of one turn or none, because a
+    branch that writes a cache would copy all of it.
+    """
+    widths = self.drafter.widths
+    whole = lambda cache: self._judged(params, state, cache, proposal)
+    if not self.narrow or len(widths) == 1:
+      return whole(state.cache)
+    tokens_B = jnp.where(state.done_B, 0, proposal.count_B) + 1
+    chosen = jnp.searchsorted(jnp.asarray(widths), jnp.max(tokens_B))
+    shapes = jax.eval_shape(whole, state.cache)[1]
+    zeros = lambda shape: jnp.zeros(shape.shape, shape.dtype)
+    made = state.cache, jax.tree.map(zeros, shapes)
+    for i, width in enumerate(widths):
+
+      def turn(zero, made, width=width):
+        # What doesn't depend on the turn would be moved out of the loop, and
+        # computed in any case.
+        tallies = state.tallies
+        now = state.replace(
+            length_B=state.length_B + zero,
+            tallies=tallies.replace(rounds_B=tallies.rounds_B + zero),
+        )
+        return self._judged(params, now, made[0], proposal.first(width - 1))
+
+      made = jax.lax.fori_loop(0, jnp.int32(chosen == i), turn, made)
+    return made
+
+  def _judged(self, params, state: state_lib.State, cache, proposal):
+    """`_pass` over all nodes of a proposal, however many the drafter has."""
+    law, logits_BTV, cache, features = self.score(
+        params, state.replace(cache=cache), proposal
+    )
+    verdict = self.rule(law, proposal, round_keys(state))
+    emitted_BT, count_B, ended_B = _emit(state, proposal, verdict)
+    log_probs = None
+    if state.log_probs is not None:
+      log_probs = _log_probs(law, logits_BTV, emitted_BT)
+    outcome = Outcome(
+        verdict, emitted_BT, count_B, ended_B, features, log_probs
+    )
+    missing = self.drafter.nodes - proposal.tokens_BN.shape[1]
+    return cache, _padded(outcome, missing)
+
+
+def _padded(outcome: Outcome, missing: int) -> Outcome:
+  """The outcome of a narrow pass, wider by `missing` columns."""
+  if not missing:
+    return outcome
+
+  def pad(array, fill=0):
+    columns = ((0, 0), (0, missing), (0, 0))[: array.ndim]
+    return jnp.pad(array, columns, constant_values=fill)
+
+  path_BG = pad(outcome.verdict.path_BG, -1)
+  outcome = jax.tree.map(lambda x: x if x.ndim == 1 else pad(x), outcome)
+  return outcome.replace(verdict=outcome.verdict.replace(path_BG=path_BG))
 
 
 def round_keys(state: state_lib.State):
@@ -256,6 +344,7 @@ def _tally(state, proposal, verdict, count_B):
   accepted_BG = judged_BG & (index_G < verdict.accepted_B[:, None])
   return state_lib.Tallies(
       rounds_B=old.rounds_B + ~state.done_B,
+      empty_B=old.empty_B + (~state.done_B & (proposal.count_B <= 0)),
       drafted_B=old.drafted_B + jnp.where(state.done_B, 0, proposal.count_B),
       judged_BG=old.judged_BG + judged_BG,
       accepted_BG=old.accepted_BG + accepted_BG,
@@ -264,19 +353,25 @@ def _tally(state, proposal, verdict, count_B):
   )
 
 
-def _note_log_probs(state, law, logits_BTV, emitted_BT, count_B):
+def _log_probs(law, logits_BTV, tokens_BT):
+  """Of one token a place: under the model's own softmax, and under the law."""
+  logits_BTV = logits_BTV.astype(jnp.float32)
+  own_BT1 = jnp.take_along_axis(logits_BTV, tokens_BT[..., None], axis=-1)
+  model_BT = own_BT1[..., 0] - jax.nn.logsumexp(logits_BTV, axis=-1)
+  return model_BT, law.log_prob(tokens_BT)
+
+
+def _note_log_probs(state, outcome: Outcome):
   """Log-probabilities of the emitted tokens, where asked."""
   if state.log_probs is None:
     return None
-  logits_BTV = logits_BTV.astype(jnp.float32)
-  own_BT1 = jnp.take_along_axis(logits_BTV, emitted_BT[..., None], axis=-1)
-  model_BT = own_BT1[..., 0] - jax.nn.logsumexp(logits_BTV, axis=-1)
   note = lambda buffer, values: state_lib.write_rows(
-      buffer, values, state.length_B, count_B
+      buffer, values, state.length_B, outcome.count_B
   )
+  model_BT, law_BT = outcome.log_probs
   return state_lib.LogProbs(
       model_BS=note(state.log_probs.model_BS, model_BT),
-      law_BS=note(state.log_probs.law_BS, law.log_prob(emitted_BT)),
+      law_BS=note(state.log_probs.law_BS, law_BT),
   )
 
 

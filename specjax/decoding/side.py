@@ -5,6 +5,7 @@ from typing import Any
 
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.decoding import state as state_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,3 +26,14 @@ class Side:
   def run(self, state):
     """All rounds; `state` is donated."""
     return self.loop.run(self.target_params, self.drafter_params, state)
+
+  def adopt(self, state) -> "Side":
+    """The same, its drafts having learnt from a finished batch.
+
+    Drafts that do not learn stay as they are.
+    """
+    drafter = self.loop.drafter
+    if not drafter.learns:
+      return self
+    params = drafter.adopt(self.drafter_params, state_lib.responses(state))
+    return dataclasses.replace(self, drafter_params=params)

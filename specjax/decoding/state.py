@@ -5,6 +5,7 @@ from typing import Any
 from flax import struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax import settings as settings_lib
 from specjax.decoding import requests
@@ -18,6 +19,7 @@ class Tallies:
 
   Attributes:
     rounds_B: target passes.
+    empty_B: rounds in which nothing was proposed.
     drafted_B: nodes that were proposed.
     judged_BG: how often draft position g was judged.
     accepted_BG: how often its token was accepted.
@@ -25,6 +27,7 @@ class Tallies:
   """
 
   rounds_B: jax.Array
+  empty_B: jax.Array
   drafted_B: jax.Array
   judged_BG: jax.Array
   accepted_BG: jax.Array
@@ -169,6 +172,7 @@ def empty_tallies(batch: int, depth: int) -> Tallies:
   """Nothing counted yet."""
   return Tallies(
       rounds_B=jnp.zeros((batch,), jnp.int32),
+      empty_B=jnp.zeros((batch,), jnp.int32),
       drafted_B=jnp.zeros((batch,), jnp.int32),
       judged_BG=jnp.zeros((batch, depth), jnp.int32),
       accepted_BG=jnp.zeros((batch, depth), jnp.int32),
@@ -188,6 +192,15 @@ def empty_rounds(batch: int, rounds: int, depth: int) -> Rounds:
       q_BRG=zeros(),
       coin_BRG=zeros(),
   )
+
+
+def responses(state: State) -> list[np.ndarray]:
+  """New tokens of each row of a finished batch, read back to the host."""
+  tokens_BS, start_B, end_B = jax.device_get(
+      (state.tokens_BS, state.prompt_B, state.length_B)
+  )
+  rows = zip(tokens_BS, start_B, end_B)
+  return [tokens[start:end] for tokens, start, end in rows]
 
 
 def write_rows(buffer_BS, values_BT, start_B, count_B):

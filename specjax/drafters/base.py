@@ -45,17 +45,24 @@ class Drafter(Protocol):
     kind: how its tokens come about; decides which verifier is exact.
     nodes: N, tokens of one proposal at most.
     depth: G, the longest chain in it.
+    widths: of how many tokens a target pass may be, rising; N + 1 is the last,
+      and the only one where all rounds draft alike.
     taps: the target's hidden states that `observe` is given (models' order).
     reader: gives its laws along a text, the same at any gamma: a module, or
       what has `along(params, text_BS, width)`, logits_BTV of which place t is
-      of the draft of text_BS[:, t + 1].
+      of the draft of text_BS[:, t + 1]. None where its drafts have no such
+      law: alpha is then not asked for.
+    learns: its `adopt(params, responses)`, run between requests, gives params
+      of the same shapes that know these ids, too.
   """
 
   kind: proposals.Kind
   nodes: int
   depth: int
+  widths: tuple[int, ...]
   taps: tuple[int, ...]
   reader: Any
+  learns: bool
 
   def prefill(
       self, params, context: Context, *, prompt_width: int, slots: int

@@ -18,6 +18,7 @@ class Chain:
 
   gamma: int
   taps: ClassVar[tuple[int, ...]] = ()
+  learns = False
 
   def __post_init__(self):
     low, high = GAMMAS
@@ -38,6 +39,11 @@ class Chain:
   def depth(self) -> int:
     """G = gamma."""
     return self.gamma
+
+  @property
+  def widths(self) -> tuple[int, ...]:
+    """gamma drafts and the newest token, in every round."""
+    return (self.gamma + 1,)
 
   def observe(self, params, state, tokens_BT, features, count_B, context):
     """Nothing: the next round reads what was emitted."""

@@ -95,6 +95,38 @@ class ModelDrafter(drawing.DrawingChain):
     proposal = self.proposal(join(first_B, rest_GB), law, context)
     return proposal, state.replace(cache=cache)
 
+  def catch_up(self, params, state, context, known_B, width: int):
+    """The state once the cache lacks but the two newest tokens of a row.
+
+    Args:
+      params: of the draft model.
+      state: of the drafter.
+      context: at the top of the round; only active rows are read.
+      known_B: how many of its tokens a row's cache holds.
+      width: tokens a pass.
+    """
+    end_B = jnp.where(context.active_B, context.length_B - 2, 0)
+
+    def read(carry):
+      known_B, cache = carry
+      place_BT = known_B[:, None] + jnp.arange(width)
+      tokens_BT = jnp.take_along_axis(
+          context.tokens_BS, place_BT, axis=1, mode="clip"
+      )
+      missing_BT = place_BT < end_B[:, None]
+      query = cache_lib.chain_query(
+          tokens_BT, known_B, cache.slots, missing_BT
+      )
+      _, cache, _ = self.module.apply(
+          params, query, cache, state.memory, method="decode"
+      )
+      return known_B + width, cache
+
+    _, cache = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[0] < end_B), read, (known_B, state.cache)
+    )
+    return state.replace(cache=cache)
+
   def _read(self, params, memory, cache, context, tokens_BT, start_B):
     """Reads tokens from `start_B` on; logits_BV of the next one, cache."""
     active_BT = jnp.broadcast_to(context.active_B[:, None], tokens_BT.shape)

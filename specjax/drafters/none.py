@@ -14,7 +14,9 @@ class NoDrafter:
   kind = proposals.Kind.NONE
   nodes = 0
   depth = 0
+  widths = (1,)
   taps = ()
+  learns = False
 
   def prefill(self, params, context, *, prompt_width, slots):
     """No state."""

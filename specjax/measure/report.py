@@ -27,7 +27,7 @@ class Measured:
     plain: a result a text, without drafts.
     speculative: likewise, with drafts.
     mismatches: rows whose tokens differ; None where they are sampled.
-    alpha: None without drafts.
+    alpha: None without drafts, and for drafts that have none.
     positions: places that alpha is the mean of.
     gamma: drafted tokens a round.
     steps: seconds of single steps.
@@ -58,7 +58,6 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
   """The report, whose keys stay what they are, and the details behind it."""
   config, times = measured.config, measured.times
   steps, gamma = measured.steps, measured.gamma
-  alpha = measured.alpha or 0.0
   speedups = times.speedups()
   whole = times.speedups(end_to_end=True)
   report = {
@@ -74,10 +73,8 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
       "c": steps.c,
       "verify_cost": steps.verify_cost,
       "predicted_speedup": {
-          "theorem_3_8": theory.speedup(alpha, gamma, steps.c),
-          "with_verify_cost": theory.speedup(
-              alpha, gamma, steps.c, steps.verify_cost
-          ),
+          "theorem_3_8": _predicted(measured, 1.0),
+          "with_verify_cost": _predicted(measured, steps.verify_cost),
       },
       "measured_speedup": {
           "median": statistics.median_low(speedups),
@@ -85,7 +82,7 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
           "high": max(speedups),
       },
       "end_to_end_speedup": statistics.median_low(whole),
-      "gap": dataclasses.asdict(_gap(measured)),
+      "gap": _gap(measured),
       "mismatched_rows": None
       if measured.mismatches is None
       else len(measured.mismatches),
@@ -108,18 +105,36 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
   return report, _details(measured)
 
 
-def _gap(measured: Measured) -> gap_lib.Gap:
-  """Of the repeat with the median speed-up, so that the product is exact."""
+def _predicted(measured: Measured, v: float) -> float | None:
+  """Theorem 3.8 with v in place of 1; None where drafts have no alpha."""
+  if measured.gamma and measured.alpha is None:
+    return None
+  return theory.speedup(
+      measured.alpha or 0.0, measured.gamma, measured.steps.c, v
+  )
+
+
+def _gap(measured: Measured) -> dict[str, float | None]:
+  """Of the repeat with the median speed-up, so that the product is exact.
+
+  None where nothing was predicted.
+  """
+  if measured.gamma and measured.alpha is None:
+    return dict.fromkeys(
+        field.name for field in dataclasses.fields(gap_lib.Gap)
+    )
   times = measured.times
   seconds = lambda side: times.decode[side][times.median_repeat]
-  return gap_lib.decompose(
-      measured.alpha or 0.0,
-      measured.gamma,
-      measured.steps,
-      times.counts[timing.PLAIN],
-      times.counts[timing.SPECULATIVE],
-      seconds(timing.PLAIN),
-      seconds(timing.SPECULATIVE),
+  return dataclasses.asdict(
+      gap_lib.decompose(
+          measured.alpha or 0.0,
+          measured.gamma,
+          measured.steps,
+          times.counts[timing.PLAIN],
+          times.counts[timing.SPECULATIVE],
+          seconds(timing.PLAIN),
+          seconds(timing.SPECULATIVE),
+      )
   )
 
 
@@ -153,6 +168,9 @@ def _details(measured: Measured) -> dict[str, Any]:
       "rows": len(ids),
       "timed_rows": measured.timed_rows,
       "alpha_positions": measured.positions,
+      "rounds": sum(row.rounds for row in measured.speculative),
+      "empty_rounds": sum(row.empty for row in measured.speculative),
+      "drafted": sum(row.drafted for row in measured.speculative),
       "judged_by_position": [
           sum(counts)
           for counts in zip(*(row.judged for row in measured.speculative))

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,10 @@ from specjax import sampling as sampling_lib
 from specjax.decoding import side as side_lib
 from specjax.measure import timing
 from specjax.models import cache as cache_lib
+
+
+# Ids of the text that is taken to stand before a timed step.
+_PERIOD = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,8 +116,10 @@ def measure(
 
   def rounds(whole):
     state = middle(speculative, batch)
+    # A step is of gamma + 1 tokens, however few a round may draft.
+    loop = dataclasses.replace(speculative.loop, narrow=False)
     return lambda count: round_steps(
-        speculative.loop,
+        loop,
         speculative.target_params,
         speculative.drafter_params,
         state,
@@ -152,11 +158,53 @@ def interleave(
   return seconds
 
 
+def verify_costs(
+    plain: side_lib.Side,
+    batch,
+    widths: Sequence[int],
+    *,
+    steps: int,
+    repeats: int,
+) -> list[float]:
+  """v of target passes over so many tokens, the first of which is 1.
+
+  Args:
+    plain: the target without drafts.
+    batch: whose shapes are taken.
+    widths: tokens of the passes.
+    steps: in one timing.
+    repeats: timings of each; the median counts.
+  """
+
+  def run(width):
+    state = middle(plain, batch)
+    return lambda count: target_steps(
+        plain.loop.target, plain.target_params, state, width, count
+    )
+
+  runs = {str(width): run(width) for width in widths}
+  seconds = interleave(runs, steps, repeats)
+  medians = [statistics.median(seconds[str(width)]) for width in widths]
+  return [median / medians[0] for median in medians]
+
+
 def middle(side: side_lib.Side, batch):
-  """The state of a batch that is half decoded, as far as shapes can tell."""
+  """The state of a batch that is half decoded, as far as shapes can tell.
+
+  Its text repeats itself, so that there is something to copy.
+  """
   state = side.prefill(batch)
-  middle_B = state.prompt_B + side.budget // 2
-  return state.replace(length_B=middle_B, done_B=jnp.zeros_like(state.done_B))
+  index_S = jnp.arange(state.tokens_BS.shape[1])
+  width = state.sampling.suppressed_V.shape[0]
+  return state.replace(
+      tokens_BS=jnp.where(
+          index_S < state.prompt_B[:, None],
+          state.tokens_BS,
+          index_S % min(width, _PERIOD),
+      ),
+      length_B=state.prompt_B + side.budget // 2,
+      done_B=jnp.zeros_like(state.done_B),
+  )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))

@@ -9,6 +9,7 @@ _FACTORS = {
     "overhead": "of the loops beside their steps",
     "idle_rows": "rows of a batch end at different times",
 }
+NONE = "what is copied depends on where a round begins: no law, no prediction"
 Rows = list[tuple[str, str, str]]
 
 
@@ -49,12 +50,10 @@ def sampling(report) -> str:
 def _drafts(report, details) -> Rows:
   by_position = " ".join(map(number, report["acceptance_by_position"]))
   most = report["gamma"] + 1
+  places = f"{details['alpha_positions']} places of the target's own output"
   return [
-      (
-          "alpha",
-          number(report["alpha"]),
-          f"{details['alpha_positions']} places of the target's own output",
-      ),
+      ("alpha", number(report["alpha"]), places if predicts(report) else NONE),
+      *([] if predicts(report) else [_drafted(details)]),
       ("accepted by position", by_position or "-", "of the drafts judged"),
       (
           "block efficiency",
@@ -64,9 +63,22 @@ def _drafts(report, details) -> Rows:
   ]
 
 
+def predicts(report) -> bool:
+  """Whether the drafts have an alpha, which theory needs; or there are none."""
+  return report["alpha"] is not None or not report["gamma"]
+
+
+def _drafted(details) -> tuple[str, str, str]:
+  rounds = details["rounds"]
+  return (
+      "drafted a round",
+      number(details["drafted"] / rounds),
+      f"{details['empty_rounds']} of {rounds} rounds were without drafts",
+  )
+
+
 def _speed(report, details) -> Rows:
   took = details["milliseconds"]
-  predicted = report["predicted_speedup"]
   measured = report["measured_speedup"]
   rate = report["tokens_per_second"]
   ms = lambda key: f"{took[key]:.3g} ms"
@@ -82,13 +94,7 @@ def _speed(report, details) -> Rows:
           number(report["verify_cost"]),
           f"{report['gamma'] + 1}-token step {ms('verify_step')} over it",
       ),
-      (
-          "predicted speed-up",
-          f"{number(predicted['theorem_3_8'])}x",
-          f"Theorem 3.8; with the measured v:"
-          f" {number(predicted['with_verify_cost'])}x",
-      ),
-      *_gap(report),
+      *(_predicted(report) if predicts(report) else []),
       (
           "measured speed-up",
           f"{number(measured['median'])}x",
@@ -110,9 +116,17 @@ def _speed(report, details) -> Rows:
   ]
 
 
-def _gap(report) -> Rows:
-  """The factors between the predicted and the measured speed-up."""
+def _predicted(report) -> Rows:
+  """The predicted speed-up, and the factors between it and the measured one."""
+  predicted = report["predicted_speedup"]
   return [
+      (
+          "predicted speed-up",
+          f"{number(predicted['theorem_3_8'])}x",
+          f"Theorem 3.8; with the measured v:"
+          f" {number(predicted['with_verify_cost'])}x",
+      ),
+  ] + [
       (f"  x {name.replace('_', ' ')}", number(value), _FACTORS[name])
       for name, value in report["gap"].items()
   ]

@@ -72,7 +72,8 @@ class Times:
 
   Attributes:
     first: of the first calls, which compile.
-    prefill: source and prompt, side -> repeats.
+    prefill: source and prompt, and what drafts learn from finished batches,
+      side -> repeats.
     decode: all rounds, side -> repeats.
     counts: side -> what was done.
   """
@@ -141,6 +142,9 @@ def interleave(
 ) -> Times:
   """Times every side on every batch, in turn.
 
+  Sides whose drafts learn begin each repeat with what they knew at first, and
+  learn from batch to batch; their time for that is the prefill's.
+
   Args:
     sides: name -> Side.
     batches: what is decoded; each of them is warmed up.
@@ -150,32 +154,36 @@ def interleave(
     clock: seconds.
   """
 
-  def call(side, batch):
+  def call(now, name, batch):
+    """One batch, decoded by the side that `now` has; seconds and counts."""
     began = clock()
-    state = jax.block_until_ready(side.prefill(batch))
+    state = jax.block_until_ready(now[name].prefill(batch))
     middle = clock()
-    state = jax.block_until_ready(side.run(state))
+    state = jax.block_until_ready(now[name].run(state))
     ended = clock()
+    now[name] = now[name].adopt(state)
+    around = middle - began + clock() - ended
     tick()
-    return middle - began, ended - middle, state
+    return around, ended - middle, Counts.of(state)
 
   first = 0.0
   for i in range(warmup):
-    counts = dict.fromkeys(sides, Counts())
+    counts, now = dict.fromkeys(sides, Counts()), dict(sides)
     for batch in batches:
-      for name, side in sides.items():
-        before, after, state = call(side, batch)
+      for name in sides:
+        before, after, count = call(now, name, batch)
         first += before + after if i == 0 else 0.0
-        counts[name] += Counts.of(state)
+        counts[name] += count
   prefill = {name: [0.0] * repeats for name in sides}
   decode = {name: [0.0] * repeats for name in sides}
   with no_compilation():
     for i in range(repeats):
+      now = dict(sides)
       # Every second repeat the other way round: a drift then cancels out.
-      order = list(sides.items())[:: -1 if i % 2 else 1]
+      order = list(sides)[:: -1 if i % 2 else 1]
       for batch in batches:
-        for name, side in order:
-          before, after, _ = call(side, batch)
+        for name in order:
+          before, after, _ = call(now, name, batch)
           prefill[name][i] += before
           decode[name][i] += after
   return Times(first, prefill, decode, counts)

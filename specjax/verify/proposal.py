@@ -4,6 +4,7 @@ import enum
 
 from flax import struct
 import jax
+import jax.numpy as jnp
 
 from specjax import sampling
 
@@ -15,11 +16,14 @@ class Kind(enum.Enum):
   CHAIN: node i was drawn from row i of `law`, given the nodes before it.
   POINT: node i is a function of the text before it (an argmax, a lookup): a
     law with all its mass on one token, so there is no `law` to report.
+  MIXED: node i is one or the other, as `point_BN` says. Which of them must be
+    known before anything is drawn.
   """
 
   NONE = "none"
   CHAIN = "chain"
   POINT = "point"
+  MIXED = "mixed"
 
 
 @struct.dataclass
@@ -31,14 +35,30 @@ class Proposal:
     count_B: how many nodes count; those beyond are padding. It never depends
       on the value of a token that was drawn and dropped.
     law: leading [B, N]; row i is the law that node i was really drawn from,
-      in the target's vocabulary width. None for point masses.
+      in the target's vocabulary width; anything where `point_BN` is True. None
+      for point masses.
     kind: a Kind, static.
+    point_BN: of a mixed proposal, the nodes that are point masses; else None.
   """
 
   tokens_BN: jax.Array
   count_B: jax.Array
   law: sampling.Law | None
   kind: Kind = struct.field(pytree_node=False)
+  point_BN: jax.Array | None = None
+
+  def first(self, nodes: int) -> "Proposal":
+    """Its first nodes, as if the others had not been proposed."""
+    if nodes == self.tokens_BN.shape[1]:
+      return self
+    cut = lambda tree_BN: jax.tree.map(lambda x: x[:, :nodes], tree_BN)
+    return Proposal(
+        tokens_BN=cut(self.tokens_BN),
+        count_B=jnp.minimum(self.count_B, nodes),
+        law=cut(self.law) if nodes else None,
+        kind=self.kind if nodes else Kind.NONE,
+        point_BN=cut(self.point_BN) if nodes else None,
+    )
 
 
 @struct.dataclass

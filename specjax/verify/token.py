@@ -18,7 +18,8 @@ from specjax.verify import proposal as proposals
 Kind = proposals.Kind
 Purpose = sampling.Purpose
 
-_KINDS = frozenset({Kind.NONE, Kind.CHAIN, Kind.POINT})
+_KINDS = frozenset({Kind.NONE, Kind.CHAIN, Kind.POINT, Kind.MIXED})
+_DRAWN = frozenset({Kind.CHAIN, Kind.MIXED})
 _RESIDUALS = ("exact", "lenient")
 
 
@@ -119,8 +120,8 @@ class TokenRule:
     first_N = lambda array_BT: array_BT[:, :-1]
     p_BN = first_N(target.prob(tokens_BT))
     q_BN = jnp.ones_like(p_BN)
-    if proposal.kind is Kind.CHAIN:
-      q_BN = proposal.law.prob(tokens_BN)
+    if proposal.kind in _DRAWN:
+      q_BN = _mixed(proposal, q_BN, proposal.law.prob(tokens_BN))
     accept_BN = jnp.where(
         first_N(target.greedy),
         self.accepts_greedy(p_BN, first_N(target.gap(tokens_BT))),
@@ -155,18 +156,12 @@ class TokenRule:
     if proposal.kind is Kind.NONE:
       return log_p_BV
     node_B = jnp.minimum(accepted_B, proposal.tokens_BN.shape[1] - 1)
-    if proposal.kind is Kind.POINT:
-      token_B1 = jnp.take_along_axis(
-          proposal.tokens_BN, node_B[:, None], axis=1
-      )
-      drafted_BV = jnp.arange(target.width) == token_B1
-      residual_BV = jnp.where(drafted_BV, -jnp.inf, log_p_BV)
-    else:
+    residual_BV = _without_drafted(proposal, node_B, log_p_BV)
+    if proposal.kind in _DRAWN:
       scale = self.lenience if self.residual == "lenient" else 1.0
       q_BV = proposal.law.row(node_B).dense()
-      residual_BV = jnp.log(
-          jnp.maximum(0.0, jnp.exp(log_p_BV) - scale * q_BV)
-      )
+      drawn_BV = jnp.log(jnp.maximum(0.0, jnp.exp(log_p_BV) - scale * q_BV))
+      residual_BV = _mixed(proposal, residual_BV, drawn_BV, node_B)
     has_mass_B = jnp.any(residual_BV > -jnp.inf, axis=-1)
     corrected_B = (accepted_B < proposal.count_B) & has_mass_B
     return jnp.where(corrected_B[:, None], residual_BV, log_p_BV)
@@ -191,13 +186,37 @@ class TokenRule:
     """sum min(p, q) at judged positions."""
     if not self.overlap or proposal.kind is Kind.NONE:
       return jnp.zeros(evaluated_BG.shape, jnp.float32)
-    if proposal.kind is Kind.POINT:
-      tokens_BT = jnp.pad(proposal.tokens_BN, ((0, 0), (0, 1)))
-      overlap_BG = target.prob(tokens_BT)[:, :-1]
-    else:
+    tokens_BT = jnp.pad(proposal.tokens_BN, ((0, 0), (0, 1)))
+    overlap_BG = target.prob(tokens_BT)[:, :-1]
+    if proposal.kind in _DRAWN:
       p_BNV = target.dense()[:, :-1]
-      overlap_BG = jnp.sum(jnp.minimum(p_BNV, proposal.law.dense()), axis=-1)
+      drawn_BG = jnp.sum(jnp.minimum(p_BNV, proposal.law.dense()), axis=-1)
+      overlap_BG = _mixed(proposal, overlap_BG, drawn_BG)
     return jnp.where(evaluated_BG, overlap_BG, 0.0)
+
+
+def _mixed(proposal, point, drawn, node_B=None):
+  """`point` where nodes are point masses, else `drawn`.
+
+  Args:
+    proposal: a sampled chain, or mixed.
+    point: [B, N], or of one node a row [B, V].
+    drawn: likewise.
+    node_B: that node.
+  """
+  if proposal.kind is Kind.CHAIN:
+    return drawn
+  is_point = proposal.point_BN
+  if node_B is not None:
+    is_point = jnp.take_along_axis(is_point, node_B[:, None], axis=1)
+  return jnp.where(is_point, point, drawn)
+
+
+def _without_drafted(proposal, node_B, log_p_BV):
+  """log_p_BV without the token of one node a row."""
+  token_B1 = jnp.take_along_axis(proposal.tokens_BN, node_B[:, None], axis=1)
+  drafted_BV = jnp.arange(log_p_BV.shape[1]) == token_B1
+  return jnp.where(drafted_BV, -jnp.inf, log_p_BV)
 
 
 def _coins(key_B, nodes: int):
@@ -220,10 +239,15 @@ def _check(target, proposal) -> None:
     raise ValueError(f"tokens_BN: {nodes} nodes in a proposal of none")
   if kind is not Kind.NONE and not nodes:
     raise ValueError("kind: give Kind.NONE where nothing is drafted")
-  if (law is None) == (kind is Kind.CHAIN):
+  if (law is None) == (kind in _DRAWN):
     raise ValueError(
         "law: a sampled chain needs the law it was drawn from; a point mass "
         "has none"
+    )
+  if (proposal.point_BN is None) == (kind is Kind.MIXED):
+    raise ValueError(
+        "point_BN: a mixed proposal needs to say which nodes are point masses;"
+        " no other has it"
     )
   if target.best.shape != (batch, nodes + 1):
     raise ValueError(

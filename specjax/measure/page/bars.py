@@ -15,6 +15,8 @@ _ROUNDS = markup.legend(
 
 def gap(report: dict[str, Any]) -> str:
   """Each factor's effect on the speed-up, one bar after the other."""
+  if not tables.predicts(report):
+    return markup.note(f"Nothing was predicted: {tables.NONE}.")
   value = report["predicted_speedup"]["theorem_3_8"]
   bars = [("predicted", 0.0, value, "theory")]
   for name, factor in report["gap"].items():
@@ -93,11 +95,13 @@ def positions(report: dict[str, Any], details: dict[str, Any]) -> str:
       )
       for i, share, count in judged[:_POSITIONS]
   ]
-  words = (
-      f"Accepted, of the drafts judged there. Dashed: alpha"
-      f" {tables.number(alpha)}, what each position would have if they were"
-      " i.i.d. Thin: 95 % interval, were the drafts independent."
-  )
+  words = "Accepted, of the drafts judged there."
+  if alpha is not None:
+    words += (
+        f" Dashed: alpha {tables.number(alpha)}, what each position would have"
+        " if they were i.i.d."
+    )
+  words += " Thin: 95 % interval, were the drafts independent."
   if len(rows) < len(shares):
     words += f" No bar: {len(shares) - len(rows)} of {len(shares)} positions."
   return markup.table(rows) + markup.note(words)
@@ -125,6 +129,12 @@ def rounds(report: dict[str, Any], details: dict[str, Any]) -> str:
           scale, "speculative", [("draft", drafts), ("verify", verify)], whole
       ),
   ]
+  if not tables.predicts(report):
+    return markup.table(rows) + _ROUNDS + markup.note(
+        f"A round may be shorter than its parts, which are of {gamma} drafts:"
+        " those with fewer make the target's pass over fewer tokens. Over one"
+        f" it takes {token:.3g} ms, over {gamma + 1} {verify:.3g} ms."
+    )
   return markup.table(rows) + _ROUNDS + markup.note(
       f"Of a round, {drafts:.3g} ms are for {gamma} drafts and {verify:.3g} for"
       " the target's pass, both timed on their own, and"

@@ -4,6 +4,7 @@ import math
 from typing import Any, Sequence
 
 from specjax import theory
+from specjax.measure import tables
 from specjax.measure.page import markup
 
 _WIDTH, _HEIGHT = 420, 260
@@ -19,8 +20,10 @@ _LEGEND = markup.legend({
 def picture(report: dict[str, Any]) -> str:
   """The curve at the measured alpha, c and v."""
   alpha, gamma, c = report["alpha"], report["gamma"], report["c"]
-  if not gamma or alpha is None:
+  if not gamma:
     return markup.note("There were no drafts.")
+  if alpha is None:
+    return markup.note(f"There is no curve: {tables.NONE}.")
   v = report["verify_cost"]
   paper = lambda g: theory.speedup(alpha, g, c)
   with_v = lambda g: theory.speedup(alpha, g, c, verify_cost(g, gamma, v))

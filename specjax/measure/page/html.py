@@ -109,12 +109,18 @@ def _figures(rows: tables.Rows) -> str:
 
 def _settings(config: dict[str, Any]) -> str:
   """Every option of the run."""
-  parts = []
-  for section, values in config.items():
-    if not isinstance(values, dict):
-      values = {"": values}
-    for key, value in values.items():
-      path = f"{section}.{key}" if key else section
-      parts.append(f"{markup.text(path)} = {markup.text(repr(value))}")
+  parts = [
+      f"{markup.text(path)} = {markup.text(repr(value))}"
+      for path, value in _leaves(config)
+  ]
   body = "\n".join(parts)
   return f"<pre>{body}</pre>"
+
+
+def _leaves(values: dict[str, Any], path: str = ""):
+  """Path and value of every option, of sections in sections, too."""
+  for key, value in values.items():
+    if isinstance(value, dict):
+      yield from _leaves(value, f"{path}{key}.")
+    else:
+      yield f"{path}{key}", value

@@ -1,0 +1,82 @@
+"""What drafters share that copy tokens from texts at hand."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from specjax.drafters import chain
+from specjax.verify import proposal as proposals
+
+# Stands where a text has no token; it equals no token, itself included.
+NOTHING = -1
+
+
+class Copies(chain.Chain):
+  """A chain of at most gamma tokens that were read somewhere: point masses.
+
+  A round may have fewer, or none; alpha has no meaning for such drafts, so
+  there is no reader.
+  """
+
+  kind: ClassVar[proposals.Kind] = proposals.Kind.POINT
+  reader: ClassVar[None] = None
+
+  @property
+  def widths(self) -> tuple[int, ...]:
+    """No drafts, a quarter of gamma, a half, all."""
+    drafts = {self.gamma // 4, self.gamma // 2, self.gamma}
+    return (1, *(n + 1 for n in sorted(drafts - {0})))
+
+  def prefill(self, params, context, *, prompt_width, slots):
+    """No state."""
+    del params, context, prompt_width, slots
+    return ()
+
+  def proposal(self, tokens_BN, count_B) -> proposals.Proposal:
+    """Of the first `count` tokens; the others may be NOTHING."""
+    return proposals.Proposal(
+        tokens_BN=jnp.maximum(tokens_BN, 0),
+        count_B=count_B,
+        law=None,
+        kind=self.kind,
+    )
+
+
+def own_text(context, source: bool):
+  """What a row's drafts may be copied from.
+
+  Args:
+    context: at the top of the round.
+    source: whether an encoder's source stands before the row's own text.
+
+  Returns:
+    text_BS, with NOTHING at padding and between source and text, and the place
+    of each row's newest token.
+  """
+  tokens_BS = context.tokens_BS
+  known_BS = jnp.arange(tokens_BS.shape[1]) < context.length_B[:, None]
+  text_BS = jnp.where(known_BS, tokens_BS, NOTHING)
+  newest_B = context.length_B - 1
+  if not source or context.source_BL is None:
+    return text_BS, newest_B
+  source_BL = jnp.where(
+      context.source_mask_BL, context.source_BL, NOTHING
+  )
+  apart_B1 = jnp.full_like(source_BL[:, :1], NOTHING)
+  before = source_BL.shape[1] + 1
+  text_BS = jnp.concatenate([source_BL, apart_B1, text_BS], axis=1)
+  return text_BS, newest_B + before
+
+
+def continuation(text_BS, place_B, count: int):
+  """The `count` tokens that stand after a place.
+
+  Returns:
+    tokens_BN, and how many of them there are before the first NOTHING.
+  """
+  index_BN = place_B[:, None] + 1 + jnp.arange(count)
+  tokens_BN = jnp.take_along_axis(
+      text_BS, index_BN, axis=1, mode="fill", fill_value=NOTHING
+  )
+  there_BN = jnp.cumprod(tokens_BN != NOTHING, axis=1, dtype=jnp.int32)
+  return tokens_BN, jnp.sum(there_BN, axis=1)

@@ -145,7 +145,18 @@ def test_counted_acceptance(pair):
 
 def result(tokens, judged, accepted, overlap, trace=None):
   return outputs.Result(
-      "", tokens, "eos", 1, 0, judged, accepted, overlap, None, None, trace
+      text="",
+      tokens=tokens,
+      finish="eos",
+      rounds=1,
+      empty=0,
+      drafted=0,
+      judged=judged,
+      accepted=accepted,
+      overlap=overlap,
+      log_probs=None,
+      law_log_probs=None,
+      trace=trace,
   )
 
 

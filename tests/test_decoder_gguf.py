@@ -163,6 +163,10 @@ def test_scaled_frequencies(path):
         (lambda w: w.add_expert_count(4), "llama.expert_count is 4"),
         (lambda w: w.add_key_length(32), "rope.dimension_count is 16"),
         (lambda w: w.add_uint16("split.count", 3), "split.count is 3"),
+        (
+            lambda w: w.add_string("tokenizer.ggml.eot_token_id", "<end>"),
+            "eot_token_id is '<end>'; it must be an integer from 0 on",
+        ),
     ),
 )
 def test_metadata_is_checked(path, change, part):

@@ -42,7 +42,7 @@ PROMPTS = ((7, 4, 9), (11,), (3, 9, 8, 5, 4, 4, 6), tuple(range(3, 28)) * 2)
 @functools.cache
 def pair(kind, chunk=16):
   """A loop of two models that often agree, and their parameters."""
-  module, params = mocks.tiny_decoder(kind)
+  module, params = mocks.tiny_decoder(kind, layers=1)
   loop = Loop(
       module,
       ModelDrafter(module, 4, chunk=chunk),

@@ -67,11 +67,11 @@ _SPLITS: dict[str, Callable[[], Any]] = {
 }
 
 
-def ends(get: fields_lib.Getter) -> list[Any]:
+def ends(get: fields_lib.Getter) -> list[int]:
   """Ids that end a text, or a turn of it."""
-  names = ("eos_token_id", "eot_token_id")
-  found = [get.fields.get(_KEY + name) for name in names]
-  return list(dict.fromkeys(each for each in found if each is not None))
+  names = [_KEY + name for name in ("eos_token_id", "eot_token_id")]
+  given = [name for name in names if get.fields.get(name) is not None]
+  return list(dict.fromkeys(get.integer(name) for name in given))
 
 
 def build(

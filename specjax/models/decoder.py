@@ -99,10 +99,10 @@ class Attention(nn.Module):
     cfg = self.config
     batch, width = x_BTD.shape[:2]
     x_BTME = self.qkv(x_BTD)
-    x_BTMXK = x_BTME.reshape(*x_BTME.shape[:3], -1, cfg.d_kv)
-    x_BMXTK = jnp.transpose(x_BTMXK, (0, 2, 3, 1, 4))
-    query_BHTK = x_BMXTK[:, :, :-2].reshape(batch, -1, width, cfg.d_kv)
-    key_BHTK, value_BHTK = x_BMXTK[:, :, -2], x_BMXTK[:, :, -1]
+    x_BTMHK = x_BTME.reshape(*x_BTME.shape[:3], -1, cfg.d_kv)
+    x_BMHTK = jnp.transpose(x_BTMHK, (0, 2, 3, 1, 4))
+    query_BHTK = x_BMHTK[:, :, :-2].reshape(batch, -1, width, cfg.d_kv)
+    key_BHTK, value_BHTK = x_BMHTK[:, :, -2], x_BMHTK[:, :, -1]
     if turns is not None:
       query_BHTK = rope_lib.turn(query_BHTK, turns)
       key_BHTK = rope_lib.turn(key_BHTK, turns)

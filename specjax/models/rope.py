@@ -17,9 +17,9 @@ class Linear:
 
   factor: float
 
-  def divisors(self, frequency_P):
+  def divisors(self, frequency_E):
     """What each frequency is divided by."""
-    return np.full_like(frequency_P, self.factor)
+    return np.full_like(frequency_E, self.factor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Llama3:
   high_freq_factor: float
   original_max_position_embeddings: int
 
-  def divisors(self, frequency_P):
+  def divisors(self, frequency_E):
     """What each frequency is divided by."""
     low, high = self.low_freq_factor, self.high_freq_factor
     context = self.original_max_position_embeddings
-    turns_P = context * frequency_P / (2 * math.pi)
-    kept_P = np.clip((turns_P - low) / (high - low), 0, 1)
-    return 1 / ((1 - kept_P) / self.factor + kept_P)
+    turns_E = context * frequency_E / (2 * math.pi)
+    kept_E = np.clip((turns_E - low) / (high - low), 0, 1)
+    return 1 / ((1 - kept_E) / self.factor + kept_E)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Given:
 
   values: tuple[float, ...]
 
-  def divisors(self, frequency_P):
+  def divisors(self, frequency_E):
     """What each frequency is divided by."""
-    del frequency_P
+    del frequency_E
     return np.asarray(self.values)
 
 
@@ -74,22 +74,22 @@ class Rope:
   scaling: Linear | Llama3 | Given | None = None
 
   def turns(self, position_BT, width: int):
-    """cos_B1TP and sin_B1TP for heads of K = `width`; P is K / 2, pairs."""
-    frequency_P = self.theta ** (-np.arange(0, width, 2) / width)
+    """cos_B1TE and sin_B1TE for heads of K = `width`; E is K / 2, pairs."""
+    frequency_E = self.theta ** (-np.arange(0, width, 2) / width)
     if self.scaling is not None:
-      frequency_P = frequency_P / self.scaling.divisors(frequency_P)
-    angle_BTP = position_BT[..., None] * frequency_P.astype(np.float32)
-    return jnp.cos(angle_BTP)[:, None], jnp.sin(angle_BTP)[:, None]
+      frequency_E = frequency_E / self.scaling.divisors(frequency_E)
+    angle_BTE = position_BT[..., None] * frequency_E.astype(np.float32)
+    return jnp.cos(angle_BTE)[:, None], jnp.sin(angle_BTE)[:, None]
 
 
 def turn(x_BHTK, turns):
   """Turns every pair of coordinates; in float32, whatever the type."""
-  cos_B1TP, sin_B1TP = turns
+  cos_B1TE, sin_B1TE = turns
   first, second = jnp.split(x_BHTK.astype(jnp.float32), 2, axis=-1)
   y_BHTK = jnp.concatenate(
       [
-          first * cos_B1TP - second * sin_B1TP,
-          second * cos_B1TP + first * sin_B1TP,
+          first * cos_B1TE - second * sin_B1TE,
+          second * cos_B1TE + first * sin_B1TE,
       ],
       axis=-1,
   )

@@ -347,19 +347,27 @@ def best_gamma(
   return best, speedups[best]
 
 
-def rising(lines: Sequence[dict[str, Any]]) -> tuple[int, int]:
-  """Of how many tasks and temperatures alpha rises from draft to draft; of all.
+def rising(lines: Sequence[dict[str, Any]]) -> str:
+  """In how many tasks and temperatures alpha rises from draft to draft.
 
   Args:
     lines: task, temperature and alpha of each, smaller drafts first.
+
+  Returns:
+    A sentence, empty where no task has several drafts.
   """
   alphas: dict[Any, list[float]] = {}
   for line in lines:
     key = line["task"], line["temperature"]
     alphas.setdefault(key, []).append(line["alpha"])
   several = [values for values in alphas.values() if len(values) > 1]
+  if not several:
+    return ""
   rises = [values == sorted(set(values)) for values in several]
-  return sum(rises), len(rises)
+  return (
+      f" alpha rises with the draft in {sum(rises)} of {len(rises)} pairs of"
+      " task and temperature."
+  )
 
 
 def spread(speedup: dict[str, float]) -> str:

@@ -140,7 +140,6 @@ def _figure(mean: float, half_width: float | None) -> str:
 def markdown(made: dict) -> str:
   """The tables for people."""
   models = [x for x in made["alphas"] if x["draft"] not in _NGRAMS]
-  rises, of = pairs.rising(models)
   both = {}
   for line in made["alphas"]:
     both.setdefault((line["task"], line["draft"]), []).append(line)
@@ -175,8 +174,7 @@ def markdown(made: dict) -> str:
       "",
       "Mean of sum min(p, q) over every place of the target's own plain"
       " output; the paper's target is T5-XXL. +- is a 95 % interval over texts."
-      f" alpha rises with the draft model in {rises} of {of} pairs of task and"
-      " temperature.",
+      f"{pairs.rising(models)}",
       "",
       *results.table(f"{head} | places", rows),
       "",

@@ -24,6 +24,9 @@ from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.data import ngrams
 from tests import tiny
 
+# Decodes with the shipped family, again and again.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation():

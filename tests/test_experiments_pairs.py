@@ -24,7 +24,7 @@ from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.data import ngrams
 from tests import tiny
 
-# Decodes with the shipped family, again and again.
+# Whole scripts, each with programs of its own to compile.
 pytestmark = pytest.mark.slow
 
 

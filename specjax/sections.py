@@ -304,7 +304,7 @@ class Experiment:
 
   def _check_simulated(self) -> None:
     """Refuses what a simulated rate of acceptance does not go with."""
-    draft, alpha = self.draft, self.draft.alpha
+    alpha = self.draft.alpha
     errors.require(
         checks.is_number(alpha) and 0 <= alpha <= 1,
         "draft.alpha",

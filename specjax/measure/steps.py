@@ -164,6 +164,7 @@ def verify_costs(
     *,
     steps: int,
     repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
   """v of target passes over so many tokens, the first of which is 1.
 
@@ -173,6 +174,7 @@ def verify_costs(
     widths: tokens of the passes.
     steps: in one timing.
     repeats: timings of each; the median counts.
+    clock: seconds.
   """
 
   def run(width):
@@ -182,7 +184,7 @@ def verify_costs(
     )
 
   runs = {str(width): run(width) for width in widths}
-  seconds = interleave(runs, steps, repeats)
+  seconds = interleave(runs, steps, repeats, clock=clock)
   medians = [statistics.median(seconds[str(width)]) for width in widths]
   return [median / medians[0] for median in medians]
 

@@ -24,7 +24,7 @@ NOTHING = copies.NOTHING
 # Of a tree's longest strings.
 _LONGEST = 1024
 # Of the newest token's earlier places: few are looked at in a quick program.
-_FEW = (8, 64, 512)
+_FEW = (32, 512)
 
 
 @struct.dataclass

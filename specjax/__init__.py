@@ -14,9 +14,10 @@ Dimension key (an array's name ends in the letters of its axes):
   K  head width
   V  vocabulary
   R  rounds of a trace; texts that are replayed
-  P  longest prompt of a batch
+  P  longest prompt of a batch; places of a token in a text
   E  entries of a list: EOS ids, pairs of n-grams; before its split, H times K
-  M  matrices of one product
+  M  matrices of one product; contexts, the newest 1, 2, ... tokens
+  W  widths that a target pass may have
   X  buckets of relative positions
 
 So `logits_BTV`, `key_BHSK`, `draft_BG`. The letters p and q are laws

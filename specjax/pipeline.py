@@ -183,7 +183,10 @@ def draft_suffix(
   if not memory:
     options["learns"] = False
   drafter = suffix.SuffixDrafter(gamma=gamma, **options)
-  known = responses_lib.load(load, target.tokenizer) if load else []
+  known = []
+  if load:
+    width = target.module.config.vocab_size
+    known = responses_lib.load(load, target.tokenizer, width)
   tree = suffix_array.build(known, memory, drafter.reach) if memory else None
   return Drafts(drafter, tree)
 

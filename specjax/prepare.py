@@ -19,6 +19,7 @@ from specjax import settings as settings_lib
 from specjax import writing
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import resolve
+from specjax.checkpoints import responses
 from specjax.data import metrics
 from specjax.data import tasks
 from specjax.decoding import loop as loop_lib
@@ -312,8 +313,11 @@ def _response_files(draft: sections.Draft) -> list[str]:
   if draft.copied != "suffix":
     return []
   lines, files = [], draft.suffix
-  if files.load and not os.path.isfile(os.path.expanduser(files.load)):
-    lines.append(f"draft.suffix.load: {files.load!r} is no file")
+  if files.load:
+    try:
+      sections.within("draft.suffix", lambda: responses.find(files.load))
+    except errors.UserError as error:
+      lines.append(str(error))
   if files.save:
     path = pathlib.Path(os.path.expanduser(files.save))
     try:

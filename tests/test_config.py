@@ -333,7 +333,7 @@ MIXED = ("--config.draft.kind=mixed",)
         ),
         ((*MIXED, "mixed.copies=model"), "draft.mixed.copies: give one of"),
         ((*MIXED, "lookup.max_n=0"), "draft.lookup.max_n: give a whole"),
-        ((*MIXED, "mixed.model_gamma=0"), "draft.mixed.model_gamma: give 1 or more"),
+        ((*MIXED, "mixed.model_gamma=0"), "draft.mixed.model_gamma: give 1"),
         ((*MIXED, "mixed.v=-1"), "draft.mixed.v: give a number from 0"),
         ((*MIXED, "mixed.c=nan"), "draft.mixed.c: give a number from 0"),
         ((*MIXED, "mixed.keep=2"), "draft.mixed.keep: give a number from 0"),

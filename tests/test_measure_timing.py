@@ -7,9 +7,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
+from specjax.decoding import side as side_lib
+from specjax.drafters import lookup
+from specjax.drafters import none
 from specjax.measure import gap as gap_lib
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
+from specjax.settings import Settings
+from specjax.verify import token
+from tests import mocks
 
 PLAIN, SPECULATIVE = timing.PLAIN, timing.SPECULATIVE
 
@@ -237,6 +245,43 @@ def test_steps_are_told_from_what_they_add():
   assert dataclasses.astuple(steps) == pytest.approx((0.2, 1.0, 1.5, 0.1))
   plain = steps_lib.Steps.of({"target": [1.0], "round": [1.25]}, 0)
   assert dataclasses.astuple(plain) == pytest.approx((0.0, 1.0, 1.0, 0.25))
+
+
+def test_wider_passes_cost_what_they_take(monkeypatch):
+  """Of a model that takes a millisecond a token, and two for each pass."""
+  clock, model = Clock(), mocks.TableModel(5)
+  loop = loop_lib.Loop(model, none.NoDrafter(), token.TokenRule())
+  side = side_lib.Side(loop, mocks.random_table(model, 0), (), 8)
+  batch = requests_lib.make_batch(
+      mocks.requests(Settings(eos=()), 8), vocabulary=5, seed=0
+  )
+
+  def steps(module, params, state, width, count):
+    assert module is model
+    clock.now += int(count) * (2 + width)
+    return count
+
+  monkeypatch.setattr(steps_lib, "target_steps", steps)
+  got = steps_lib.verify_costs(
+      side, batch, (1, 3, 4), steps=3, repeats=2, clock=clock
+  )
+  assert got == pytest.approx([1, 5 / 3, 2])
+
+
+def test_the_text_before_a_timed_step_repeats_itself():
+  """So that drafts that copy have something to copy."""
+  model, drafter = mocks.TableModel(5), lookup.LookupDrafter(gamma=2)
+  loop = loop_lib.Loop(model, drafter, token.TokenRule())
+  side = side_lib.Side(loop, mocks.random_table(model, 0), (), 30)
+  batch = requests_lib.make_batch(
+      mocks.requests(Settings(eos=()), 30, prompts=[(4, 4)]),
+      vocabulary=5,
+      seed=0,
+  )
+  state = steps_lib.middle(side, batch)
+  assert state.length_B.tolist() == [17]
+  assert state.tokens_BS[0, :17].tolist() == [4, 4, *[2, 3, 4, 0, 1] * 3]
+  assert loop.propose((), state)[0].count_B.tolist() == [2]
 
 
 def test_costs():

@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 
 from specjax import pipeline
+from specjax.data import tasks
 from specjax.errors import UserError
 from specjax.models import t5
 from specjax.settings import Settings
@@ -120,6 +121,90 @@ def test_trace_spells_the_tokens(decoder):
     for i, (p, q, coin) in enumerate(zip(entry.p, entry.q, entry.coin)):
       assert (coin * q < p) == (i < entry.accepted)
   assert tuple(spelled) == result.tokens
+
+
+@pytest.fixture(scope="module", name="mini")
+def fixture_mini():
+  """The shipped family's smallest, and summaries, which copy."""
+  target = pipeline.load("mini/small")
+  texts = [row.source for row in tasks.load_task("mini_summ", rows=40)]
+  length = lambda text: len(target.tokenizer.encode(text))
+  # All padded to one length.
+  texts = [text for text in texts if 64 < length(text) <= 128][:4]
+  plain = pipeline.Decoder(target, batch=4)(texts, max_new_tokens=24)
+  return target, texts, [row.tokens for row in plain]
+
+
+def copies_of(mini, drafts):
+  """Greedy results of the summaries."""
+  target, texts, _ = mini
+  return pipeline.Decoder(target, drafts, batch=4)(texts, max_new_tokens=24)
+
+
+def test_looked_up_texts_are_those_of_plain_decoding(mini):
+  results = copies_of(mini, pipeline.draft_lookup(1))
+  assert [row.tokens for row in results] == mini[2] and len(results) == 4
+  assert sum(row.rounds for row in results) < sum(map(len, mini[2]))
+  assert all(0 < row.empty < row.rounds for row in results)
+
+
+def test_suffix_drafts_learn_from_call_to_call(mini, tmp_path):
+  """And from a file of what others have learnt."""
+  target = mini[0]
+  drafts = pipeline.draft_suffix(target, 2, reach=8, memory=400)
+  first, second = copies_of(mini, drafts), copies_of(mini, drafts)
+  for results in (first, second):
+    assert [row.tokens for row in results] == mini[2]
+  rounds = lambda results: sum(row.rounds for row in results)
+  assert rounds(second) < 0.7 * rounds(first)
+  path = str(tmp_path / "responses.safetensors")
+  pipeline.save_responses(target, drafts, path)
+  loaded = pipeline.draft_suffix(target, 2, reach=8, memory=400, load=path)
+  known = [tuple(ids.tolist()) for ids in pipeline.responses(loaded)]
+  assert sorted(known) == sorted(2 * mini[2])
+  third = copies_of(mini, loaded)
+  assert [row.tokens for row in third] == mini[2]
+  assert rounds(third) <= rounds(second)
+
+
+def test_mixed_texts_are_those_of_plain_decoding(mini):
+  """A bad draft model fills in; both are switched off where they don't pay."""
+  target = mini[0]
+  drafts = pipeline.draft_mixed(
+      pipeline.draft_lookup(1),
+      pipeline.draft_model(target, "mini/small", gamma=1, temperature=1.0),
+      c=0.3,
+      v=1.5,
+  )
+  results = copies_of(mini, drafts)
+  assert [row.tokens for row in results] == mini[2]
+  assert pipeline.responses(drafts) == []
+
+
+@pytest.mark.parametrize(
+    "field, make",
+    (
+        ("memory", lambda t: pipeline.draft_suffix(t, 2, memory=1)),
+        ("memory", lambda t: pipeline.draft_suffix(t, 2, memory=-1)),
+        ("load", lambda t: pipeline.draft_suffix(t, 2, memory=0, load="x")),
+        ("load", lambda t: pipeline.draft_suffix(t, 2, load="no/such")),
+        ("max_n", lambda t: pipeline.draft_lookup(2, max_n=0)),
+        ("v", lambda t: pipeline.draft_mixed(pipeline.draft_lookup(2), v=-1)),
+        (
+            "v",
+            lambda t: pipeline.draft_mixed(pipeline.draft_lookup(2), v=[1, 2]),
+        ),
+        (
+            "c",
+            lambda t: pipeline.draft_mixed(
+                pipeline.draft_lookup(2), c=None, v=1.0
+            ),
+        ),
+    ),
+)
+def test_refused_options_of_copies(mini, field, make):
+  with pytest.raises(UserError, match=f"^{field}: "):
+    make(mini[0])
 
 
 def test_long_sources_are_cut_before_their_end(decoder):

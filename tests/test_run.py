@@ -10,14 +10,17 @@ import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 from specjax import command_line
 from specjax import experiment
+from specjax import pipeline
 from specjax import prepare
 from specjax import run
 from specjax import sections
 from specjax.checkpoints import ngrams as ngram_files
+from specjax.checkpoints import responses
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.data import ngrams
 from specjax.decoding import requests as requests_lib
@@ -214,6 +217,147 @@ def test_ngram_run(family, table, tmp_path):
   assert report["c"] >= 0 and report["verify_cost"] > 0
   # As many as were asked for: none.
   assert read(tmp_path, "details.json")["trace"] == []
+
+
+def test_lookup_run(family, tmp_path, capsys):
+  """A whole report of drafts without an alpha."""
+  arguments = tiny.arguments(
+      family,
+      draft__kind="lookup",
+      draft__gamma=1,
+      draft__checkpoint="not/looked-at",
+      data__rows=2,
+      out=tmp_path,
+  )
+  assert run.main(arguments) == 0
+  report, details = read(tmp_path), read(tmp_path, "details.json")
+  assert set(report) == set(test_measure_report.KEYS)
+  assert (report["drafter"], report["gamma"]) == ("lookup", 1)
+  assert report["alpha"] is None and report["mismatched_rows"] == 0
+  assert set(report["predicted_speedup"].values()) == {None}
+  assert report["measured_speedup"]["median"] > 0
+  assert report["c"] >= 0 and report["verify_cost"] > 0
+  drafted = details["rounds"] - details["empty_rounds"]
+  assert 0 < details["drafted"] == drafted < details["rounds"]
+  assert "drafted a round" in capsys.readouterr().out
+
+
+def test_responses_are_kept_and_used(family, tmp_path):
+  """Row after row within a run; then from a file, in another."""
+  path = tmp_path / "responses.safetensors"
+  options = dict(
+      draft__kind="suffix",
+      draft__gamma=1,
+      draft__suffix__memory=500,
+      decode__batch=1,
+  )
+  setup = setup_of(family, **options, draft__suffix__save=path)
+  results, side = setup.decode_and_learn(setup.speculative)
+  setup.save_responses(side)
+  tokens = [list(row.tokens) for row in results]
+  assert tokens == [list(row) for row in plain_tokens(setup)]
+  known = lambda drafts: [ids.tolist() for ids in pipeline.responses(drafts)]
+  assert known(setup.drafts) == []
+  later = setup_of(family, **options, draft__suffix__load=path)
+  assert known(later.drafts) == tokens
+  again = later.decode(later.speculative)
+  assert [list(row.tokens) for row in again] == tokens
+  rounds = lambda rows: sum(row.rounds for row in rows)
+  assert rounds(again) < rounds(results)
+
+
+def test_costs_of_a_mixture_are_measured(family, monkeypatch):
+  """Where they are not given; with the target and the model alone."""
+  asked = []
+
+  def measure(plain, speculative, batch, **how):
+    asked.append((speculative.loop.drafter, how))
+    return prepare.steps_lib.Steps(draft=0.5, target=2.0, verify=3.0)
+
+  def verify_costs(plain, batch, widths, **how):
+    asked.append((plain.loop.drafter.kind.value, widths, how))
+    return [1.0, *[1.75] * (len(widths) - 1)]
+
+  monkeypatch.setattr(prepare.steps_lib, "measure", measure)
+  monkeypatch.setattr(prepare.steps_lib, "verify_costs", verify_costs)
+  mixed = dict(draft__kind="mixed", data__rows=1)
+  setup = setup_of(family, **mixed)
+  drafter, costs = setup.drafts.drafter, setup.drafts.params.costs
+  how = dict(steps=2, repeats=2)
+  assert asked == [(drafter.model, how), ("none", drafter.widths, how)]
+  assert float(costs.draft) == 0.25
+  assert costs.verify_W.tolist() == [1.0] + [1.75] * (len(drafter.widths) - 1)
+  del asked[:]
+  setup_of(family, **mixed, draft__mixed__c=0.1, draft__mixed__v=1.5)
+  setup_of(family, **mixed, draft__mixed__switch=False)
+  setup_of(
+      family, **mixed, draft__mixed__model=False, draft__mixed__v=1.5
+  )
+  assert not asked
+
+
+def test_options_of_copies(family, tmp_path):
+  """Each reaches what drafts."""
+  drafter = lambda **options: setup_of(
+      family, data__rows=1, **options
+  ).drafts.drafter
+  lookup = dict(draft__kind="lookup")
+  base = drafter(**lookup)
+  for key, value in (
+      ("min_n", 2), ("max_n", 5), ("latest", True), ("source", False)
+  ):
+    changed = drafter(**lookup, **{f"draft__lookup__{key}": value})
+    assert getattr(changed, key) == value != getattr(base, key)
+  suffix = dict(draft__kind="suffix")
+  base = drafter(**suffix)
+  for key, value in (
+      ("reach", 9), ("factor", 2.0), ("offset", 1.0), ("least", 0.3),
+      ("source", False), ("learns", False),
+  ):
+    changed = drafter(**suffix, **{f"draft__suffix__{key}": value})
+    assert getattr(changed, key) == value != getattr(base, key)
+  mixed = dict(draft__kind="mixed", draft__mixed__v=1.5, draft__mixed__c=0.1)
+  setup = setup_of(family, data__rows=1, **mixed)
+  base, costs = setup.drafts.drafter, setup.drafts.params.costs
+  assert base.model.gamma == 3 and base.copies == drafter(**lookup)
+  assert float(costs.draft) == pytest.approx(0.1)
+  assert costs.verify_W.tolist() == pytest.approx(
+      [1 + 0.5 * (width - 1) / base.gamma for width in base.widths]
+  )
+  for key, value in (
+      ("credit", 3.0), ("keep", 0.5), ("pause", 4), ("longest", 99)
+  ):
+    changed = drafter(**mixed, **{f"draft__mixed__{key}": value})
+    assert getattr(changed.switch, key) == value != getattr(base.switch, key)
+  alone = drafter(**mixed, draft__mixed__model=False)
+  assert alone.model is None and alone.switch
+  assert drafter(**mixed, draft__mixed__switch=False).switch is None
+  assert drafter(**mixed, draft__mixed__model_gamma=1).model.gamma == 1
+  none = setup_of(family, data__rows=1, **suffix, draft__suffix__memory=0)
+  assert none.drafts.params is None and not none.drafts.drafter.learns
+  some = setup_of(family, data__rows=1, **suffix, draft__suffix__memory=77)
+  assert some.drafts.params.capacity == 77
+
+
+def test_responses_that_hold_the_answers(family, tmp_path):
+  """z-lab/dflash#43: planted, in other case and spaces."""
+  setup = setup_of(family)
+  answer = setup.examples[2].reference
+  path = tmp_path / "responses.safetensors"
+  ids = setup.target.tokenizer.encode(f"  {answer}")
+  responses.save(path, [np.array(ids)], setup.target.tokenizer)
+  load = dict(draft__kind="suffix", draft__suffix__load=path)
+  with pytest.raises(ValueError, match="1 of 5 references .*row2"):
+    setup_of(family, **load)
+  with pytest.raises(ValueError, match="draft.suffix.load: .* is no file"):
+    setup_of(family, **load | dict(draft__suffix__load=tmp_path))
+  (tmp_path / "file").write_text("")
+  with pytest.raises(ValueError, match="draft.suffix.save: .*another file"):
+    setup_of(
+        family,
+        draft__kind="suffix",
+        draft__suffix__save=tmp_path / "file" / "x",
+    )
 
 
 # --- every option changes something -----------------------------------------

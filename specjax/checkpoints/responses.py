@@ -14,7 +14,7 @@ import safetensors.numpy
 from specjax import writing
 from specjax.checkpoints import files
 from specjax.checkpoints import tokenizer as tokenizer_lib
-from specjax.errors import UserError
+from specjax.errors import shown, UserError
 
 _KEY = "specjax.responses"
 _TYPES = {"tokens": ("I32",), "length": ("I32",)}
@@ -35,26 +35,46 @@ def save(
   }
   metadata = {_KEY: json.dumps({"vocabulary": tokenizer.fingerprint()})}
   try:
-    writing.write(os.path.expanduser(path), safetensors.numpy.save(tensors, metadata))
+    content = safetensors.numpy.save(tensors, metadata)
+    writing.write(os.path.expanduser(path), content)
   except OSError as error:
     raise UserError(
         f"save: {path}: {error.strerror}; give another file"
     ) from None
 
 
-def load(path, tokenizer: tokenizer_lib.Tokenizer) -> list[np.ndarray]:
+def find(path) -> str:
+  """The path of a file that is there.
+
+  Raises:
+    UserError: there is none; one line.
+  """
+  expanded = os.path.expanduser(path)
+  if not os.path.isfile(expanded):
+    raise UserError(
+        f"load: {shown(str(path))} is no file; give one that draft.suffix.save"
+        " wrote"
+    )
+  return expanded
+
+
+def load(
+    path, tokenizer: tokenizer_lib.Tokenizer, vocabulary: int
+) -> list[np.ndarray]:
   """Reads and checks responses.
 
   Args:
     path: of a file that `save` wrote.
     tokenizer: of the target that they are for.
+    vocabulary: V of its law; models are often wider than their tokenizer.
 
   Raises:
     UserError: it can't be had, is damaged, or has another vocabulary; one
       line.
   """
+  path = find(path)
   try:
-    tensors, metadata = files.read_tensors(os.path.expanduser(path), _TYPES)
+    tensors, metadata = files.read_tensors(path, _TYPES)
   except UserError as error:
     raise UserError(
         f"load: {error}; give a file that draft.suffix.save wrote"
@@ -70,7 +90,7 @@ def load(path, tokenizer: tokenizer_lib.Tokenizer) -> list[np.ndarray]:
         " responses of this target"
     )
   tokens, length = tensors["tokens"], tensors["length"]
-  fault = _fault(tokens, length, tokenizer.size)
+  fault = _fault(tokens, length, vocabulary)
   if fault:
     raise UserError(f"load: {path} is damaged ({fault}); give another file")
   return np.split(tokens, np.cumsum(length)[:-1]) if len(length) else []

@@ -165,6 +165,7 @@ def verify_costs(
     *,
     steps: int,
     repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
   """v of target passes over so many tokens, the first of which is 1.
 
@@ -174,6 +175,7 @@ def verify_costs(
     widths: tokens of the passes.
     steps: in one timing.
     repeats: timings of each; the median counts.
+    clock: seconds.
   """
 
   def run(width):
@@ -183,7 +185,7 @@ def verify_costs(
     )
 
   runs = {str(width): run(width) for width in widths}
-  seconds = interleave(runs, steps, repeats)
+  seconds = interleave(runs, steps, repeats, clock=clock)
   medians = [statistics.median(seconds[str(width)]) for width in widths]
   return [median / medians[0] for median in medians]
 

@@ -31,6 +31,8 @@ _EXTRAS["test"] = [
     *_EXTRAS["hub"],
     *_EXTRAS["train"],
     "pytest>=8.2",
+    # A process a core: compiling is most of the time.
+    "pytest-xdist>=3.6",
 ]
 _EXTRAS["dev"] = [*_EXTRAS["test"], "build>=1.2", "ruff>=0.6"]
 

@@ -11,6 +11,7 @@ from specjax import prepare
 from specjax.checkpoints import chat
 from specjax.drafters import suffix_array
 from specjax.measure import steps as steps_lib
+from specjax.measure import tables
 from specjax.measure import timing
 from tests import test_measure_page
 from tests import test_measure_report
@@ -133,6 +134,19 @@ def test_tables_and_page(whole, capsys):
   page = test_measure_page.read((whole / "report.html").read_text())
   assert "By category" in page.words and "suffix" in page.words
   assert not page.outside
+
+
+def test_rows_that_differ_are_listed(whole):
+  """Of every kind of drafts; near ties apart from others."""
+  report, details = read(whole), read(whole, "details")
+  row = {"row": 2, "id": "8", "position": 3, "gap": 2e-5, "bound": 1e-4}
+  other = row | {"gap": 0.5, "near_tie": False}
+  details["drafters"]["suffix"]["mismatches"] = [row | {"near_tie": True}, other]
+  report["drafters"]["suffix"] |= {"mismatched_rows": 2, "near_ties": 1}
+  shown = tables.text(report, details)
+  assert "  row 2 suffix        token 3   gap of plain's two best 0.5: NOT" in shown
+  assert "gap of plain's two best 2e-05: a near tie; id 8" in shown
+  assert shown.splitlines()[-1].endswith("1 (1 near ties)")
 
 
 def test_later_turns_stand_behind_the_answers(door, whole):

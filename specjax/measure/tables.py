@@ -153,10 +153,14 @@ def _outputs(report, details) -> Rows:
         "" if count is None else f"; {note}"
     )
   out = [("rows that differ", "-" if count is None else str(count), note)]
-  for mismatch in sorted(found, key=lambda mismatch: mismatch["near_tie"]):
+  listed = [("", mismatch) for mismatch in found]
+  # Of several kinds of drafts the first one's are those.
+  for name, own in [*details.get("drafters", {}).items()][1:]:
+    listed += [(f" {name}", mismatch) for mismatch in own["mismatches"]]
+  for name, mismatch in sorted(listed, key=lambda pair: pair[1]["near_tie"]):
     kind = "a near tie" if mismatch["near_tie"] else "NOT a near tie"
     out.append((
-        f"  row {mismatch['row']}",
+        f"  row {mismatch['row']}{name}",
         f"token {mismatch['position']}",
         f"gap of plain's two best {mismatch['gap']:.2g}: {kind}; id"
         f" {mismatch['id']}",

@@ -27,6 +27,7 @@ from specjax.checkpoints import chat
 from specjax.data import prompts as prompts_lib
 from specjax.data import tasks
 from specjax.decoding import requests as requests_lib
+from specjax.decoding import side as side_lib
 from specjax.measure import categories
 from specjax.measure import environment
 from specjax.measure import report as report_lib
@@ -146,6 +147,8 @@ def run(
         asker.heard(made)
       kept += [_Kept.of(prompt, first, row) for row in made]
       progress.update()
+  for name, setup in setups.items():
+    setup.save_responses(asker.side(name))
   return _report(setups, steps, kept, where)
 
 
@@ -193,9 +196,7 @@ class _Asker:
 
   def __init__(self, setups: Mapping[str, prepare.Setup]):
     self._setup = next(iter(setups.values()))
-    self._sides = {timing.PLAIN: self._setup.plain} | {
-        name: setup.speculative for name, setup in setups.items()
-    }
+    self._sides = {name: each.speculative for name, each in setups.items()}
     # Of what was heard, the responses that drafts do not know yet.
     self._unknown = {name: [] for name in setups}
     self._warm = set()
@@ -232,20 +233,23 @@ class _Asker:
         ids = answer["results"][name]["tokens"]
         unknown.append(np.array(ids, np.int32))
 
-  def _learn(self) -> None:
-    """Drafts are told what they do not know yet."""
-    for name, unknown in self._unknown.items():
-      side = self._sides[name]
-      drafter = side.loop.drafter
-      if unknown and drafter.learns:
-        params = drafter.adopt(side.drafter_params, unknown)
-        self._sides[name] = dataclasses.replace(side, drafter_params=params)
-      unknown.clear()
+  def side(self, name: str) -> side_lib.Side:
+    """Decoding with drafts that know all that was heard."""
+    side, unknown = self._sides[name], self._unknown[name]
+    drafter = side.loop.drafter
+    if unknown and drafter.learns:
+      params = drafter.adopt(side.drafter_params, unknown)
+      side = dataclasses.replace(side, drafter_params=params)
+    self._sides[name] = side
+    unknown.clear()
+    return side
 
   def _answer(self, request: requests_lib.Request) -> dict[str, Any]:
     """One answer of each side, timed."""
-    self._learn()
     setup, results = self._setup, {}
+    sides = {timing.PLAIN: setup.plain} | {
+        name: self.side(name) for name in self._sides
+    }
     [group] = requests_lib.groups(
         [request],
         1,
@@ -263,7 +267,7 @@ class _Asker:
     ]
     warm = str(shapes) in self._warm
     times = timing.interleave(
-        self._sides,
+        sides,
         [batch],
         repeats=measure.repeats,
         warmup=0 if warm else measure.warmup,

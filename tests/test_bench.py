@@ -9,6 +9,7 @@ from specjax import benchmark
 from specjax import pipeline
 from specjax import prepare
 from specjax.checkpoints import chat
+from specjax.checkpoints import responses
 from specjax.drafters import suffix_array
 from specjax.measure import steps as steps_lib
 from specjax.measure import tables
@@ -129,7 +130,7 @@ def test_figures_are_those_of_the_answers(whole):
 def test_tables_and_page(whole, capsys):
   table = (whole / "report.md").read_text()
   assert "| texts | " in table and "question.jsonl | 4 rows |" in table
-  for words in ("| a | lookup | 2 |", "| turn 2 | lookup | 1 |", "| all | loo"):
+  for words in ("| a | lookup | 2 |", "| turn 2 | lookup | 1 |", "| in all | loo"):
     assert words in table
   page = test_measure_page.read((whole / "report.html").read_text())
   assert "By category" in page.words and "suffix" in page.words
@@ -207,6 +208,22 @@ def test_a_stopped_run_goes_on(door, whole, tmp_path, monkeypatch, capsys):
   assert new["outputs"] == old["outputs"]
   counts = lambda made: [(row["tokens"], row["rounds"]) for row in made]
   assert counts(new["answers"]) == counts(old["answers"])
+
+
+def test_sampled_and_saved(door, tmp_path):
+  """No row has to be like plain decoding's; what was learnt goes to a file."""
+  file = tmp_path / "known.safetensors"
+  sampled = {"sampling__temperature": 1.0, "draft__suffix__save": file}
+  assert door(tmp_path, "--only=a", drafters="suffix", **sampled) == 0
+  report, details = read(tmp_path), read(tmp_path, "details")
+  assert report["categories"]["a"]["suffix"]["mismatched_rows"] is None
+  assert report["mismatched_rows"] is None
+  assert "| in all | suffix | 2 |" in (tmp_path / "report.md").read_text()
+  tokenizer = pipeline.load(door.family["target"]).tokenizer
+  known = responses.load(file, tokenizer, tiny.LLAMA.vocab_size)
+  assert [tokenizer.decode(ids.tolist()) for ids in known] == [
+      row["speculative"] for row in details["outputs"]
+  ]
 
 
 def test_costs_are_measured_once(door, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ HEAD = (
     "", "drafts", "answers", "tokens/s", "plain", "speed-up", "low to high",
     "tokens a pass", "differ",
 )
-ALL = "all"
+ALL = "in all"
 
 
 @dataclasses.dataclass(frozen=True)

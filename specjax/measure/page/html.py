@@ -120,7 +120,13 @@ def _by_category(report) -> str:
   body = "\n".join(f"<tr>{row('td', line)}</tr>" for line in lines)
   head = f"<tr>{row('th', categories.HEAD)}</tr>"
   table = f'<table class="categories">\n{head}\n{body}\n</table>'
-  return _section("By category", table, "wide")
+  first = next(iter(report["drafters"]))
+  note = markup.note(
+      "Decoding; speed-up over plain decoding of the same prompts, by turns: the"
+      " median of the repeats, their range, and the rates of that repeat. All"
+      f" other figures on this page are of {first}."
+  )
+  return _section("By category", table + note, "wide")
 
 
 def _settings(config: dict[str, Any]) -> str:

@@ -249,7 +249,7 @@ def make_law(logits, sampling: Sampling, new_tokens) -> Law:
   greedy = spread(sampling.greedy_B)
   logits = _process(logits, sampling, spread, new_tokens, greedy)
   peak = jnp.max(logits, axis=-1)
-  best = _first_at(logits, peak)
+  best = first_at(logits, peak)
   top_k = jnp.where(greedy, 0, spread(sampling.top_k_B))
   top_p = jnp.where(greedy, 1.0, spread(sampling.top_p_B))
   possible = peak > -jnp.inf
@@ -302,7 +302,7 @@ def _process(logits, sampling, spread, new_tokens, greedy):
   return jax.lax.cond(changes, change, lambda: logits)
 
 
-def _first_at(logits, peak):
+def first_at(logits, peak):
   """First id with the largest logit; XLA's argmax is 10 times slower on CPU."""
   width = logits.shape[-1]
   ids_V = jnp.arange(width, dtype=jnp.int32)

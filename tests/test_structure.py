@@ -25,7 +25,7 @@ ROOMS = (
     "sampling",
     "cuts",
     "settings",
-    "hub options pictures",
+    "hub options pictures topology",
     "writing",
     "errors",
     "checks",

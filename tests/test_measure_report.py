@@ -39,6 +39,9 @@ KEYS = {
     "dtype": None,
     "batch": None,
     "gamma": None,
+    "nodes": None,
+    "rule": None,
+    "lossless": None,
     "drafter": None,
     "sampling": {"temperature", "top_k", "top_p"},
     "commit": None,
@@ -101,6 +104,8 @@ def measured(**fields) -> report_lib.Measured:
       alpha=0.5,
       positions=6,
       gamma=2,
+      nodes=2,
+      tree=None,
       steps=steps_lib.Steps(draft=0.1, target=1.0, verify=1.5),
       times=timing.Times(
           first=30.0,
@@ -238,6 +243,7 @@ def test_without_drafts():
           alpha=None,
           positions=0,
           gamma=0,
+          nodes=0,
           steps=steps_lib.Steps(0.0, 1.0, 1.0),
           speculative=[result("x", (1,), 1, (), ())] * 2,
       )

@@ -28,7 +28,7 @@ from specjax.decoding import side as side_lib
 from specjax.measure import timing
 from specjax.models import t5
 from specjax.verify import block
-from specjax.verify import token
+from specjax.verify import token as token_rule
 from specjax.verify import tree as rules
 from specjax.verify import typical
 from tests import test_measure_page
@@ -164,7 +164,7 @@ def test_rules_and_trees_arrive(family):
   rule = setup_of(family, **lossy).speculative.loop.rule
   assert rule == typical.TypicalRule(epsilon=0.5, delta=0.9)
   # Acceptance is measured by the token rule all the same.
-  assert experiment.pair(setup).rules == (token.TokenRule(),)
+  assert experiment.pair(setup).rules == (token_rule.TokenRule(),)
   block_setup = setup_of(family, verify__rule="block")
   assert block_setup.speculative.loop.rule == block.BlockRule()
 

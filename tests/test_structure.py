@@ -7,7 +7,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).parents[1]
 # From the doors down. A room imports only from rooms further down.
 ROOMS = (
-    "run train advise",
+    "run train advise tree",
     "experiment",
     "prepare",
     "training",
@@ -25,6 +25,7 @@ ROOMS = (
     "sampling",
     "cuts",
     "settings",
+    "search",
     "hub options pictures topology",
     "writing",
     "errors",

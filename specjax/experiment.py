@@ -110,6 +110,8 @@ def _measure(
       alpha=mean,
       positions=positions,
       gamma=setup.drafts.drafter.depth,
+      nodes=setup.drafts.drafter.nodes,
+      tree=setup.drafts.tree,
       steps=steps,
       times=times,
       timed_rows=sum(len(group.rows) for group in timed),
@@ -125,14 +127,14 @@ def pair(
   """Target and drafts whose laws are compared, and what judges them.
 
   Args:
-    setup: target, drafts, and the rule where there are no others.
+    setup: target, drafts, and the token rule where there are no others.
     rules: what judges the drafts, each for itself.
   """
   drafter = setup.drafts.drafter
   return acceptance.Pair(
       setup.target.module,
       drafter.reader,
-      tuple(rules) or (setup.speculative.loop.rule,),
+      tuple(rules) or (setup.config.token_rule(),),
       drafter.argmax,
   )
 

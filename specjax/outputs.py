@@ -15,6 +15,7 @@ class Round:
 
   Attributes:
     drafted: ids that were judged, in order.
+    nodes: which nodes of the proposal those are.
     accepted: how many of them were emitted.
     next: the corrected or extra id; None where the cut left it out.
     p: the target's probability of each drafted token.
@@ -23,6 +24,7 @@ class Round:
   """
 
   drafted: tuple[int, ...]
+  nodes: tuple[int, ...]
   accepted: int
   next: int | None
   p: tuple[float, ...]
@@ -107,6 +109,7 @@ def _rounds(state: state_lib.State, i: int) -> tuple[Round, ...]:
     rounds.append(
         Round(
             drafted=first(trace.draft_BRG),
+            nodes=first(trace.node_BRG),
             accepted=int(trace.accepted_BR[i, r]),
             next=None if after < 0 else after,
             p=first(trace.p_BRG),

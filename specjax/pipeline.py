@@ -17,6 +17,7 @@ from specjax import checks
 from specjax import errors
 from specjax import outputs as outputs_lib
 from specjax import settings as settings_lib
+from specjax import topology as topology_lib
 from specjax.checkpoints import chat as chat_lib
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import responses as responses_lib
@@ -33,7 +34,10 @@ from specjax.drafters import simulated
 from specjax.drafters import suffix
 from specjax.drafters import suffix_array
 from specjax.drafters import switch as switch_lib
+from specjax.drafters import tree as tree_drafter
+from specjax.verify import rule as rule_lib
 from specjax.verify import token
+from specjax.verify import tree as tree_rule
 
 load = checkpoints.load
 
@@ -47,6 +51,11 @@ class Drafts:
 
   drafter: Any
   params: Any
+
+  @property
+  def tree(self) -> topology_lib.Topology | None:
+    """The shape of a round's drafts; None where they are a chain."""
+    return self.drafter.topology if self.drafter.trees else None
 
 
 NO_DRAFTS = Drafts(none.NoDrafter(), ())
@@ -108,6 +117,29 @@ def draft_ngrams(
   """
   drafter = ngram.NgramDrafter(order, gamma, **options)
   return Drafts(drafter, ngrams.load(name, target.tokenizer).on_device())
+
+
+def draft_tree(
+    drafts: Drafts,
+    shape: topology_lib.Topology | str,
+    siblings: str = "top",
+) -> Drafts:
+  """Trees of the drafts of a model or of n-grams.
+
+  Args:
+    drafts: from `draft_model` or `draft_ngrams`; their gamma plays no part.
+    shape: of the trees, or as topology.read takes it.
+    siblings: see drafters.tree.TreeDrafter.
+
+  Raises:
+    errors.UserError: there is no such tree, or an option does not go with it.
+  """
+  if isinstance(shape, str):
+    shape = topology_lib.read(shape)
+  drafter = tree_drafter.TreeDrafter(
+      source=drafts.drafter, topology=shape, siblings=siblings
+  )
+  return Drafts(drafter, drafts.params)
 
 
 def draft_simulated(
@@ -382,7 +414,7 @@ class Decoder:
   Attributes:
     target: whose law comes out.
     drafts: where drafts come from; NO_DRAFTS is plain decoding.
-    rule: how they are judged.
+    rule: how they are judged; None is without loss, token by token.
     batch: rows decoded at a time.
 
   Raises:
@@ -391,7 +423,7 @@ class Decoder:
 
   target: checkpoints.Checkpoint
   drafts: Drafts = NO_DRAFTS
-  rule: token.TokenRule = token.TokenRule()
+  rule: rule_lib.Rule | None = None
   batch: int = 8
 
   def __post_init__(self):
@@ -447,12 +479,16 @@ class Decoder:
         chat=chat,
         ids=ids,
     )
-    trace = trace or self.rule.trace
+    rule = self.rule
+    if rule is None:
+      branches = self.drafts.drafter.trees
+      rule = tree_rule.TreeRule() if branches else token.TokenRule()
+    trace = trace or rule.trace
     side = side_lib.Side(
         loop_lib.Loop(
             self.target.module,
             self.drafts.drafter,
-            dataclasses.replace(self.rule, trace=trace),
+            dataclasses.replace(rule, trace=trace),
             log_probs=log_probs,
             trace=trace,
         ),

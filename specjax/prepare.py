@@ -194,6 +194,19 @@ def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
   )
 
 
+def _branching(
+    make: Callable[[Setup], pipeline.Drafts], setup: Setup
+) -> pipeline.Drafts:
+  """Drafts that a config may ask to be trees."""
+  drafts, shape = make(setup), setup.config.topology()
+  if shape is None:
+    return drafts
+  siblings = setup.config.draft.siblings
+  return sections.within(
+      "draft", lambda: pipeline.draft_tree(drafts, shape, siblings)
+  )
+
+
 def _ngrams(order: int, setup: Setup) -> pipeline.Drafts:
   draft = setup.config.draft
   make = lambda: pipeline.draft_ngrams(
@@ -278,9 +291,13 @@ def _simulated(setup: Setup) -> pipeline.Drafts:
 
 # draft.kind -> makes drafts of a Setup that has none yet.
 DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
-    "model": _model,
-    "bigram": functools.partial(_ngrams, ngram.BIGRAM),
-    "unigram": functools.partial(_ngrams, ngram.UNIGRAM),
+    "model": functools.partial(_branching, _model),
+    "bigram": functools.partial(
+        _branching, functools.partial(_ngrams, ngram.BIGRAM)
+    ),
+    "unigram": functools.partial(
+        _branching, functools.partial(_ngrams, ngram.UNIGRAM)
+    ),
     "lookup": _lookup,
     "suffix": _suffix,
     "mixed": _mixed,

@@ -73,6 +73,8 @@ def show_text(config: sections.Experiment) -> None:
   print(f"output  {show.plain(result.text)}")
   if result.finish == "length":
     print("        (cut at decode.max_new_tokens)")
+  if not config.rule().lossless:
+    print(f"        ({tables.LOSSY})")
   pieces = setup.target.tokenizer.shown
   print(f"\n{show.render(result, pieces, show.wants_colour(sys.stdout))}")
 

@@ -125,18 +125,34 @@ class Law:
     logit = jnp.take_along_axis(self.logits, index, axis=-1, mode="clip")
     return jnp.where(inside, logit[..., 0], -jnp.inf)
 
+  def _log_prob(self, logit, tokens):
+    """log p(x) of one token a place, from its logit."""
+    kept = jnp.where(
+        logit >= self.cut, logit - self.peak - self.log_mass, -jnp.inf
+    )
+    one_hot = jnp.where(tokens == self.best, 0.0, -jnp.inf)
+    return jnp.where(self.greedy, one_hot, kept)
+
   def log_prob(self, tokens):
     """log p(x) of one token a place; -inf where p(x) is 0.
 
     Args:
       tokens: ids with the law's leading axes; any integer.
     """
-    logit = self._logit(tokens)
-    kept = jnp.where(
-        logit >= self.cut, logit - self.peak - self.log_mass, -jnp.inf
+    return self._log_prob(self._logit(tokens), tokens)
+
+  def log_prob_at(self, place_BN, tokens_BN):
+    """log p(x) of tokens at any places of a law with leading [B, T]."""
+    inside_BN = (tokens_BN >= 0) & (tokens_BN < self.width)
+    index_BN = place_BN * self.width + jnp.where(inside_BN, tokens_BN, 0)
+    flat = self.logits.reshape(self.logits.shape[0], -1)
+    logit_BN = jnp.take_along_axis(flat, index_BN, axis=1)
+    logit_BN = jnp.where(inside_BN, logit_BN, -jnp.inf)
+    taken = jax.tree.map(
+        lambda field: jnp.take_along_axis(field, place_BN, axis=1),
+        self.replace(logits=None),
     )
-    one_hot = jnp.where(tokens == self.best, 0.0, -jnp.inf)
-    return jnp.where(self.greedy, one_hot, kept)
+    return taken._log_prob(logit_BN, tokens_BN)
 
   def prob(self, tokens):
     """p(x) of one token a place; 0 for ids outside the vocabulary."""
@@ -233,7 +249,7 @@ def make_law(logits, sampling: Sampling, new_tokens) -> Law:
   greedy = spread(sampling.greedy_B)
   logits = _process(logits, sampling, spread, new_tokens, greedy)
   peak = jnp.max(logits, axis=-1)
-  best = _first_at(logits, peak)
+  best = first_at(logits, peak)
   top_k = jnp.where(greedy, 0, spread(sampling.top_k_B))
   top_p = jnp.where(greedy, 1.0, spread(sampling.top_p_B))
   possible = peak > -jnp.inf
@@ -286,7 +302,7 @@ def _process(logits, sampling, spread, new_tokens, greedy):
   return jax.lax.cond(changes, change, lambda: logits)
 
 
-def _first_at(logits, peak):
+def first_at(logits, peak):
   """First id with the largest logit; XLA's argmax is 10 times slower on CPU."""
   width = logits.shape[-1]
   ids_V = jnp.arange(width, dtype=jnp.int32)

@@ -12,20 +12,29 @@ from typing import Callable, TypeVar
 from specjax import checks
 from specjax import errors
 from specjax import settings as settings_lib
+from specjax import topology as topology_lib
 from specjax.data import tasks
 from specjax.drafters import chain
 from specjax.drafters import copies as copies_lib
 from specjax.drafters import lookup
 from specjax.drafters import suffix
 from specjax.drafters import switch as switch_lib
+from specjax.drafters import tree as tree_drafter
 from specjax.models import reading
+from specjax.verify import block
+from specjax.verify import rule as rule_lib
 from specjax.verify import token
+from specjax.verify import tree
+from specjax.verify import typical
 
 KINDS = (
     "model", "bigram", "unigram", "lookup", "suffix", "mixed", "simulated",
     "none",
 )
 COPIES = ("lookup", "suffix")
+# Kinds whose drafts are drawn from a law.
+LAWS = ("model", "bigram", "unigram")
+RULES = ("token", "block", "typical")
 # T5 overflows in float16.
 DTYPES = ("float32", "bfloat16")
 # Option -> least and most. Buffers are sized by some of these numbers: beyond
@@ -140,7 +149,11 @@ class Draft:
     checkpoint: the model, for kinds model and mixed.
     table: of n-grams, for kinds bigram and unigram.
     alpha: how often drafts are right, for kind simulated.
-    gamma: tokens a round; at most, where they are copied.
+    gamma: tokens a round; at most, where they are copied; of a tree, its own
+      depth counts.
+    tree: rank paths, or a file of them, for kinds of LAWS; "" is a chain. See
+      topology.read.
+    siblings: how a tree's are chosen, one of drafters.tree.SIBLINGS.
     argmax: draft the argmax, as a point mass, at any temperature.
     temperature: of sampled drafts; None is the request's own value.
     top_k: likewise.
@@ -155,6 +168,8 @@ class Draft:
   table: str = "mini/bigram"
   alpha: float | None = None
   gamma: int = 3
+  tree: str = ""
+  siblings: str = "top"
   argmax: bool = False
   temperature: float | None = None
   top_k: int | None = None
@@ -238,10 +253,22 @@ class Decode:
 
 @dataclasses.dataclass(frozen=True)
 class Verify:
-  """How drafts are judged; lenience below 1 changes the output law."""
+  """How drafts are judged.
 
+  Attributes:
+    rule: one of RULES. "token" is the token rule, of trees the tree rule;
+      "block" judges drawn chains as a whole; "typical" changes the output law.
+    lenience: of the token rule; below 1 it changes the output law.
+    residual: likewise.
+    epsilon: of typical acceptance.
+    delta: likewise.
+  """
+
+  rule: str = "token"
   lenience: float = 1.0
   residual: str = "exact"
+  epsilon: float = 0.09
+  delta: float = 0.3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,6 +333,8 @@ class Experiment:
       )
     if self.draft.copied or self.draft.kind == "mixed":
       self._check_copies()
+    self._check_tree()
+    self._check_rule()
     # What the parts refuse is refused here, before anything is loaded.
     self.settings(eos=(1,))
     self.draft_settings(eos=(1,))
@@ -370,6 +399,62 @@ class Experiment:
           value,
       )
 
+  def _check_tree(self) -> None:
+    """Refuses what a tree of drafts does not go with."""
+    draft = self.draft
+    _one_of("draft.siblings", draft.siblings, tuple(tree_drafter.SIBLINGS))
+    if not draft.tree:
+      default = Draft().siblings
+      errors.require(
+          draft.siblings == default,
+          "draft.siblings",
+          f"only a tree has some; give draft.tree, or {default}",
+          draft.siblings,
+      )
+      return
+    errors.require(
+        draft.kind in LAWS,
+        "draft.tree",
+        f"drafts of kind {draft.kind} are no trees; give draft.kind one of"
+        f" {', '.join(LAWS)}, or no tree",
+        draft.tree,
+    )
+    errors.require(
+        not draft.argmax,
+        "draft.argmax",
+        "a tree of draft.siblings=top is of the likeliest tokens; leave it out",
+        draft.argmax,
+    )
+    self.topology()
+
+  def _check_rule(self) -> None:
+    """Refuses what a rule of verification does not go with."""
+    verify, draft = self.verify, self.draft
+    _one_of("verify.rule", verify.rule, RULES)
+    lenient = verify.rule == "token" and not draft.tree
+    owns = {
+        "lenience": (lenient, "chains judged by verify.rule=token"),
+        "residual": (lenient, "chains judged by verify.rule=token"),
+        "epsilon": (verify.rule == "typical", "verify.rule=typical"),
+        "delta": (verify.rule == "typical", "verify.rule=typical"),
+    }
+    for key, (own, whose) in owns.items():
+      value, default = getattr(verify, key), getattr(Verify(), key)
+      errors.require(
+          own or value == default,
+          f"verify.{key}",
+          f"is for {whose}; give {default}",
+          value,
+      )
+    drawn = draft.kind in LAWS and not draft.argmax and not draft.tree
+    errors.require(
+        verify.rule != "block" or drawn or draft.kind == "none",
+        "verify.rule",
+        "block verification is for chains that are drawn: of draft.kind"
+        f" {', '.join(LAWS)}, without draft.argmax and draft.tree; give token",
+        verify.rule,
+    )
+
   def _check_not_drawn(self, what: str) -> None:
     """Refuses options of drafts that are drawn from logits."""
     for key in ("argmax", "temperature", "top_k", "top_p"):
@@ -433,11 +518,29 @@ class Experiment:
     drawn = within("draft", lambda: dataclasses.replace(settings, **own))
     return settings if self.greedy else drawn
 
-  def rule(self) -> token.TokenRule:
-    """How drafts are judged."""
+  def topology(self) -> topology_lib.Topology | None:
+    """The tree of a round's drafts; None where they are a chain."""
+    if not self.draft.tree:
+      return None
+    return within("draft", lambda: topology_lib.read(self.draft.tree))
+
+  def token_rule(self) -> token.TokenRule:
+    """The token rule: what acceptance is measured by, whatever the rule."""
+    verify = self.verify
     return within(
-        "verify", lambda: token.TokenRule(**dataclasses.asdict(self.verify))
+        "verify", lambda: token.TokenRule(verify.lenience, verify.residual)
     )
+
+  def rule(self) -> rule_lib.Rule:
+    """How drafts are judged."""
+    verify = self.verify
+    if verify.rule == "block":
+      return block.BlockRule()
+    if verify.rule == "typical":
+      return within(
+          "verify", lambda: typical.TypicalRule(verify.epsilon, verify.delta)
+      )
+    return tree.TreeRule() if self.draft.tree else self.token_rule()
 
 
 def within(section: str, make: Callable[[], _T]) -> _T:

@@ -59,11 +59,13 @@ class Case:
     vocabulary: V of the target.
     gamma: nodes of a proposal.
     length: tokens of the texts whose law is compared.
+    tree: parent of each node; None is a chain of gamma.
     target: settings of the target.
     draft: settings that drafts are drawn with.
     count: nodes that count; the others hold rubbish.
     kind: Kind of the proposal.
-    argmax: drafts are the argmax of the draft's logits, not drawn.
+    argmax: drafts are the argmax of the draft's logits, not drawn; of
+      siblings each the best that is left.
     reported: settings of the law that the proposal reports, when it lies.
     draft_width: V of the draft, where it differs.
     target_logits, draft_logits: one row a prefix, instead of random ones.
@@ -75,6 +77,7 @@ class Case:
   vocabulary: int = 4
   gamma: int = 3
   length: int = 3
+  tree: tuple[int, ...] | None = None
   target: sampling.Settings = sampling.Settings(temperature=1.0)
   draft: sampling.Settings = sampling.Settings(temperature=1.0)
   count: int | None = None
@@ -88,6 +91,8 @@ class Case:
   seed: int = 0
 
   def __post_init__(self):
+    if self.tree is not None:
+      self.gamma = len(self.tree)
     self.count = self.gamma if self.count is None else self.count
     reach = self.length + self.gamma
     if self.target_logits is None:
@@ -105,6 +110,21 @@ class Case:
     logits[:, :width] = self.draft_logits[:, :width]
     greedy = sampling.Settings(temperature=0.0)
     return reference_law(logits, greedy if self.argmax else self.draft)
+
+  @property
+  def parents(self):
+    """Parent of each node."""
+    return tuple(range(-1, self.gamma - 1)) if self.tree is None else self.tree
+
+  @property
+  def depth(self):
+    """Nodes of the longest path that counts."""
+    return max(map(len, map(self.path, range(self.count))), default=0)
+
+  def path(self, node):
+    """The nodes from the root to one of them."""
+    above = self.parents[node]
+    return (*(self.path(above) if above >= 0 else ()), node)
 
   def index(self, length, value):
     """Row of the tables of a prefix: `value` is its digits in base V."""
@@ -168,37 +188,65 @@ class Round:
     self._make_laws()
 
   def _lay_out(self):
-    """Rows: each prefix with each draft tuple, or with what is copied."""
-    case, size = self.case, self.case.vocabulary
-    drawn = list(itertools.product(range(size), repeat=case.count))
-    rows, self.copied_R = [], []
-    for text in self._prefixes():
-      copied = (case.copied or {}).get(text)
-      tuples = drawn if copied is None else [copied]
-      rows += [(text, drafted) for drafted in tuples]
-      self.copied_R += [copied is not None] * len(tuples)
-    self.copied_R = np.array(self.copied_R)
-    self.count_R = np.array([len(drafted) for _, drafted in rows], np.int32)
-    tokens_RN = np.zeros((len(rows), case.count), np.int64)
-    for row, (_, drafted) in zip(tokens_RN, rows):
-      row[: len(drafted)] = drafted
-    length_R = np.array([len(text) for text, _ in rows])
-    value_R = np.array([self._value(text) for text, _ in rows])
-    self.start_R = np.array(list(map(case.index, length_R, value_R)))
-    context = []
-    for i in range(case.gamma + 1):
-      context.append(list(map(case.index, length_R, value_R)))
-      if i < case.count:
-        value_R = value_R * size + tokens_RN[:, i]
-        length_R = length_R + 1
-    self.context_RT = np.stack(context, axis=1)
-    self.drafted_RN = tokens_RN
-    picked = np.take_along_axis(
-        case.q[self.context_RT[:, : case.count]], tokens_RN[..., None], -1
-    )
-    self.weight_R = np.where(
-        self.copied_R, 1.0, picked[..., 0].prod(axis=1)
-    )
+    """Rows: each prefix with each draft of it and its chance."""
+    case = self.case
+    rows = [
+        (text, tokens, chance)
+        for text in self._prefixes()
+        for tokens, chance in self._drafts(text)
+    ]
+    copied = case.copied or {}
+    self.copied_R = np.array([text in copied for text, *_ in rows])
+    self.weight_R = np.array([chance for *_, chance in rows])
+    self.count_R = np.array([len(tokens) for _, tokens, _ in rows], np.int32)
+    self.start_R = np.array([self._row_of(text) for text, *_ in rows])
+    self.drafted_RN = np.full((len(rows), case.gamma), -7)
+    self.context_RT = np.zeros((len(rows), case.gamma + 1), np.int64)
+    for r, (text, tokens, _) in enumerate(rows):
+      self.drafted_RN[r, : len(tokens)] = tokens
+      self.context_RT[r] = self._row_of(text)
+      for node in range(len(tokens)):
+        path = [tokens[i] for i in case.path(node)]
+        if min(path) >= 0:
+          self.context_RT[r, node + 1] = self._row_of((*text, *path))
+
+  def _drafts(self, text, tokens=(), chance=1.0):
+    """Every draft of a text that begins with `tokens`, and its chance."""
+    case, node = self.case, len(tokens)
+    if text in (case.copied or {}):
+      yield case.copied[text], 1.0
+    elif node == case.count:
+      yield tokens, chance
+    else:
+      for token, share in self._draws(text, tokens, case.path(node)[:-1]):
+        yield from self._drafts(text, (*tokens, token), chance * share)
+
+  def _draws(self, text, tokens, above):
+    """What the next node may be: tokens and their chances."""
+    case, node = self.case, len(tokens)
+    path = tuple(tokens[i] for i in above)
+    if min(path, default=0) < 0:
+      return [(-1, 1.0)]
+    row = self._row_of((*text, *path))
+    siblings = [
+        token
+        for token, parent in zip(tokens, case.parents)
+        if parent == case.parents[node]
+    ]
+    if case.argmax and case.tree is not None:
+      order = np.argsort(-case.draft_logits[row], kind="stable")
+      return [(int(order[len(siblings)]), 1.0)]
+    q_V = case.q[row].copy()
+    if case.kind is proposals.Kind.DISTINCT:
+      q_V[[token for token in siblings if token >= 0]] = 0
+    if q_V.sum() < 1e-12:
+      return [(-1, 1.0)]
+    q_V /= q_V.sum()
+    return [(token, q_V[token]) for token in range(case.vocabulary)]
+
+  def _row_of(self, text):
+    """Row of the tables that follows a text."""
+    return self.case.index(len(text), self._value(text))
 
   def _prefixes(self):
     """Every text shorter than the length, in the order of the tables."""
@@ -213,44 +261,62 @@ class Round:
 
   def _make_laws(self):
     case = self.case
-    padding = ((0, 0), (0, case.gamma - case.count))
-    tokens_RN = np.pad(self.drafted_RN, padding, constant_values=-7)
     at = lambda law, context: jax.tree.map(lambda x: x[context], law)
     self.target = at(laws(case.target_logits, case.target), self.context_RT)
     logits = jnp.asarray(case.draft_logits)
     logits = sampling.fit_width(logits, case.vocabulary)
+    # The places that have children, in order.
+    above = sorted({parent + 1 for parent in case.parents})
     law = at(
-        laws(logits, case.reported or case.draft), self.context_RT[:, :-1]
+        laws(logits, case.reported or case.draft), self.context_RT[:, above]
     )
+    counts = [i for i in range(case.count) if case.parents[i] + 1 in above]
+    used = {above.index(case.parents[i] + 1) for i in counts}
+    unused = [i for i in range(len(above)) if i not in used]
     for field in (law.logits, law.peak, law.log_mass, law.cut):
-      field[:, case.count :] = np.nan
+      field[:, unused] = np.nan
       field[self.copied_R] = np.nan
-    point = case.kind is proposals.Kind.POINT
-    mixed = case.kind is proposals.Kind.MIXED
+    kind = case.kind
+    mixed = kind is proposals.Kind.MIXED
+    rows = len(self.count_R)
+    tree = None
+    if case.tree is not None:
+      parent_N = np.array(case.parents, np.int32)
+      deepest = max(map(len, map(case.path, range(case.gamma))))
+      tree = proposals.Tree(np.tile(parent_N, (rows, 1)), deepest)
     self.proposal = proposals.Proposal(
-        tokens_BN=tokens_RN.astype(np.int32),
+        tokens_BN=self.drafted_RN.astype(np.int32),
         count_B=self.count_R,
-        law=None if point else law,
-        kind=case.kind,
+        law=law if kind in proposals.DRAWN else None,
+        kind=kind,
         point_BN=np.repeat(self.copied_R[:, None], case.gamma, axis=1)
         if mixed
         else None,
+        tree=tree,
     )
 
-  def accepted(self, coin_RG):
-    """accepted_R for given coins, by the rule itself."""
-    coin_RG = jnp.asarray(coin_RG, jnp.float32)
-    return np.asarray(judge(self.rule, self.target, self.proposal, coin_RG)[0])
+  def judged(self, coin_RN):
+    """What given coins come to, by the rule itself."""
+    coin_RN = jnp.asarray(coin_RN, jnp.float32)
+    return judge(self.rule, self.target, self.proposal, coin_RN)
 
   def boundaries(self):
-    """Where the coin of each node parts acceptance from rejection."""
+    """Where the coin of each node parts acceptance from rejection.
+
+    As far as the coins of others let it come to that: those of the nodes above
+    accept where they can, all others reject where they can.
+    """
     shape = self.proposal.tokens_BN.shape
-    bound_RG = np.zeros(shape)
+    bound_RN = np.zeros(shape)
     for i in range(self.case.count):
-      coin_RG = np.zeros(shape)
-      passes = lambda u_R: self.accepted(
-          np.where(np.arange(shape[1]) == i, u_R[:, None], coin_RG)
-      ) > i
+      coin_RN = np.full(shape, _ALMOST_ONE)
+      coin_RN[:, self.case.path(i)[:-1]] = 0
+
+      def passes(u_R, i=i, coin_RN=coin_RN):
+        coin_RN[:, i] = u_R
+        path_RG = np.asarray(self.judged(coin_RN).path_BG)
+        return np.any(path_RG == i, axis=1)
+
       self._refuse_impossible(i, passes(np.zeros(shape[0])))
       low_R, high_R = np.zeros(shape[0]), np.ones(shape[0])
       high_R[~passes(low_R)] = 0
@@ -260,15 +326,17 @@ class Round:
         passed_R = passes(np.minimum(middle_R, _ALMOST_ONE))
         low_R = np.where(passed_R & (high_R > low_R), middle_R, low_R)
         high_R = np.where(passed_R | (high_R <= low_R), high_R, middle_R)
-      bound_RG[:, i] = (low_R + high_R) / 2
-    return bound_RG
+      bound_RN[:, i] = (low_R + high_R) / 2
+    return bound_RN
 
   def _refuse_impossible(self, i, passed_R):
     """A token with p = 0 must be rejected even at coin 0."""
-    p_RV = self.case.p[self.context_RT[:, i]]
-    if self.case.target.temperature == 0 and self.rule.lenience < 1:
+    p_RV = self.case.p[self.context_RT[:, self.case.parents[i] + 1]]
+    if self.case.target.temperature == 0 and not self.rule.lossless:
       return  # Such rows are judged by the unfiltered law.
-    p_R = np.take_along_axis(p_RV, self.drafted_RN[:, [i]], 1)[:, 0]
+    token_R1 = np.maximum(self.drafted_RN[:, [i]], 0)
+    p_R = np.take_along_axis(p_RV, token_R1, 1)[:, 0]
+    p_R = np.where(self.drafted_RN[:, i] < 0, 0, p_R)
     assert not np.any(passed_R & (p_R == 0)), "accepted a token with p = 0"
 
   def emitted(self):
@@ -276,32 +344,31 @@ class Round:
     case, size = self.case, self.case.vocabulary
     starts = self.start_R.max() + 1
     emitted = {
-        m: np.zeros((starts, size**m)) for m in range(1, case.count + 2)
+        m: np.zeros((starts, size**m)) for m in range(1, case.depth + 2)
     }
-    bound_RG = self.boundaries()
+    bound_RN = self.boundaries()
     for region in itertools.product((True, False), repeat=case.count):
-      below_G = np.array(region + (True,) * (case.gamma - case.count))
-      coin_RG = np.where(below_G, bound_RG / 2, (1 + bound_RG) / 2)
-      chance_RG = np.where(below_G, bound_RG, 1 - bound_RG)
-      weight_R = self.weight_R * chance_RG[:, : case.count].prod(axis=1)
-      self._emit(emitted, np.minimum(coin_RG, _ALMOST_ONE), weight_R)
+      below_N = np.array(region + (True,) * (case.gamma - case.count))
+      coin_RN = np.where(below_N, bound_RN / 2, (1 + bound_RN) / 2)
+      chance_RN = np.where(below_N, bound_RN, 1 - bound_RN)
+      weight_R = self.weight_R * chance_RN[:, : case.count].prod(axis=1)
+      self._emit(emitted, np.minimum(coin_RN, _ALMOST_ONE), weight_R)
     return emitted
 
-  def _emit(self, emitted, coin_RG, weight_R):
+  def _emit(self, emitted, coin_RN, weight_R):
     """Adds one region of the coins to the outcomes."""
     size = self.case.vocabulary
-    accepted_R = self.accepted(coin_RG)
-    weights_RV = next_weights(
-        self.rule, self.target, self.proposal, accepted_R
-    )
+    judged = self.judged(coin_RN)
+    weights_RV = next_weights(self.rule, self.target, self.proposal, judged)
+    accepted_R, path_RG = map(np.asarray, (judged.accepted_B, judged.path_BG))
     next_RV = np.asarray(weights_RV, np.float64)
     next_RV = np.exp(next_RV - next_RV.max(axis=1, keepdims=True))
     next_RV /= next_RV.sum(axis=1, keepdims=True)
     for m, mass in emitted.items():
-      row = (accepted_R == m - 1) & (weight_R > 0)
-      value = np.zeros(row.sum(), np.int64)
+      row = np.flatnonzero((accepted_R == m - 1) & (weight_R > 0))
+      value = np.zeros(row.size, np.int64)
       for i in range(m - 1):
-        value = value * size + self.drafted_RN[row, i]
+        value = value * size + self.drafted_RN[row, path_RG[row, i]]
       for token in range(size):
         np.add.at(
             mass,
@@ -326,8 +393,8 @@ def outcomes(rule, case):
 
 
 def one_round(rule, case):
-  """Law of count + 1 tokens: one round, then the target's own tokens."""
-  size, total = case.vocabulary, case.count + 1
+  """Law of depth + 1 tokens: one round, then the target's own tokens."""
+  size, total = case.vocabulary, case.depth + 1
   law = np.zeros(size**total)
   for m, mass in outcomes(rule, case).items():
     text = mass[0]
@@ -358,12 +425,19 @@ def several_rounds(rule, case):
 
 def check_exact(rule, case):
   """Raises AssertionError unless the output law is the target's."""
-  want = _target_marginals(case, max(case.length, case.count + 1))
+  want = _target_marginals(case, max(case.length, case.depth + 1))
   np.testing.assert_allclose(
-      one_round(rule, case), want[case.count + 1], rtol=0, atol=TOLERANCE
+      one_round(rule, case), want[case.depth + 1], rtol=0, atol=TOLERANCE
   )
   for got, text in zip(several_rounds(rule, case), want):
     np.testing.assert_allclose(got, text, rtol=0, atol=TOLERANCE)
+
+
+def mean_accepted(rule, case):
+  """[prefixes]: nodes that a round accepts on average, from each prefix."""
+  return sum(
+      (m - 1) * mass.sum(axis=1) for m, mass in outcomes(rule, case).items()
+  )
 
 
 def check_lenient(rule, case):

@@ -199,6 +199,7 @@ class ScriptedRule:
     at_B = jnp.minimum(accepted_B, tokens_BN.shape[1] - 1)
     drafted_B = jnp.take_along_axis(tokens_BN, at_B[:, None], 1)[:, 0]
     node_N = jnp.arange(tokens_BN.shape[1])
+    node_BN = jnp.broadcast_to(node_N, tokens_BN.shape)
     zeros_BN = jnp.zeros(tokens_BN.shape, jnp.float32)
     return proposals.Verdict(
         accepted_B=accepted_B,
@@ -207,7 +208,7 @@ class ScriptedRule:
         evaluated_BG=node_N
         < jnp.minimum(accepted_B + 1, count_B)[:, None],
         overlap_BG=zeros_BN,
-        trace=proposals.Trace(zeros_BN, zeros_BN, zeros_BN),
+        trace=proposals.Trace(node_BN, zeros_BN, zeros_BN, zeros_BN),
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from specjax import sampling
 from specjax.verify import proposal as proposals
+from specjax.verify import rule as rule_lib
 from specjax.verify import token
 from tests import enumeration
 
@@ -52,9 +53,12 @@ def round_of(p, q, drafted, settings=PLAIN, rows=1):
 
 def corrected(target, proposal, rule=TokenRule()):
   """Law of the next token of row 0 after its first node was rejected."""
-  weights = enumeration.next_weights(
-      rule, target, proposal, jnp.zeros(len(proposal.count_B), jnp.int32)
+  rows, nodes = proposal.tokens_BN.shape
+  nothing_BN, zeros_BN = np.zeros((rows, nodes), bool), np.zeros((rows, nodes))
+  judged = rule_lib.prefix(
+      nothing_BN, proposal.count_B, zeros_BN, zeros_BN, zeros_BN
   )
+  weights = enumeration.next_weights(rule, target, proposal, judged)
   return np.exp(np.asarray(weights[0]))
 
 
@@ -98,14 +102,13 @@ RULE = TokenRule(overlap=True, trace=True)
 class SoftmaxedResidual(TokenRule):
   """Puts max(0, p - q) through a softmax."""
 
-  def next_weights(self, target, proposal, accepted_B):
-    weights_BV = super().next_weights(target, proposal, accepted_B)
-    node_B = jnp.minimum(accepted_B, proposal.tokens_BN.shape[1] - 1)
-    p_BV = target.row(accepted_B).dense()
-    q_BV = proposal.law.row(node_B).dense()
-    rejected_B = accepted_B < proposal.count_B
+  def next_weights(self, target, proposal, judged):
+    weights_BV = super().next_weights(target, proposal, judged)
+    last = proposal.tokens_BN.shape[1] - 1
+    p_BV = target.row(judged.accepted_B).dense()
+    q_BV = proposal.law.row(jnp.minimum(judged.accepted_B, last)).dense()
     return jnp.where(
-        rejected_B[:, None], jnp.maximum(p_BV - q_BV, 0), weights_BV
+        judged.rejected_B[:, None], jnp.maximum(p_BV - q_BV, 0), weights_BV
     )
 
 
@@ -119,13 +122,13 @@ class Inclusive(TokenRule):
 class IgnoresPadding(TokenRule):
   """Judges every node, whatever count_B says."""
 
-  def judge(self, target, proposal, coin_BG):
+  def judge(self, target, proposal, coin_BN):
     full_B = jnp.full_like(proposal.count_B, proposal.tokens_BN.shape[1])
-    return super().judge(target, proposal.replace(count_B=full_B), coin_BG)
+    return super().judge(target, proposal.replace(count_B=full_B), coin_BN)
 
 
 class PlainResidual(TokenRule):
   """Draws the corrected token from p."""
 
-  def next_weights(self, target, proposal, accepted_B):
-    return target.row(accepted_B).log_dense()
+  def next_weights(self, target, proposal, judged):
+    return target.row(judged.accepted_B).log_dense()

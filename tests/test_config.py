@@ -199,6 +199,8 @@ VALUES = {
     "draft.temperature": ("0.5", 0.5),
     "draft.top_k": ("3", 3),
     "draft.top_p": (".5", 0.5),
+    "draft.tree": ("[[0], [1]]", "[[0], [1]]"),
+    "draft.siblings": ("distinct", "distinct"),
     "draft.lookup.min_n": ("2", 2),
     "draft.lookup.max_n": ("5", 5),
     "draft.lookup.latest": ("true", True),
@@ -240,8 +242,11 @@ VALUES = {
     "decode.dtype": ("float32", "float32"),
     "decode.seed": ("1", 1),
     "decode.prefill_chunk": ("7", 7),
+    "verify.rule": ("block", "block"),
     "verify.lenience": (".5", 0.5),
     "verify.residual": ("lenient", "lenient"),
+    "verify.epsilon": (".2", 0.2),
+    "verify.delta": (".5", 0.5),
     "measure.repeats": ("3", 3),
     "measure.warmup": ("3", 3),
     "measure.timed_rows": ("3", 3),
@@ -259,8 +264,13 @@ def test_every_option_has_a_value_here():
 def test_options_arrive(path):
   """Given on the command line, in one word or two, and changed by it."""
   written, value = VALUES[path]
-  # Of one kind of drafts only.
-  more = ["--config.draft.kind=simulated"] * (path == "draft.alpha")
+  # What goes with some drafts, or one rule, only.
+  more = {
+      "draft.alpha": ["--config.draft.kind=simulated"],
+      "draft.siblings": ["--config.draft.tree=[[0]]"],
+      "verify.epsilon": ["--config.verify.rule=typical"],
+      "verify.delta": ["--config.verify.rule=typical"],
+  }.get(path, [])
   assert leaf(read(), path) != value
   got = leaf(read(*more, f"--config.{path}={written}"), path)
   assert got == value and type(got) is type(value)
@@ -308,6 +318,56 @@ SIMULATED = ("--config.draft.kind=simulated", "--config.draft.alpha=0.8")
 def test_what_does_not_go_with_a_simulated_rate(arguments, part):
   """Refused before anything is loaded."""
   assert part in refusal(*arguments)
+
+
+TREE = ("--config.draft.tree=[[0],[1]]",)
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    (
+        ((*TREE, "draft.siblings=best"), "draft.siblings: give one of top"),
+        (("draft.siblings=distinct",), "draft.siblings: only a tree has some"),
+        ((*TREE, "draft.argmax=true"), "draft.argmax: a tree of"),
+        ((*TREE, "draft.kind=lookup"), "draft.tree: drafts of kind lookup are"),
+        ((*TREE, "draft.kind=mixed"), "draft.tree: drafts of kind mixed are"),
+        (("draft.tree=[[0, 0]]",), "draft.tree: give the path above it"),
+        (("draft.tree=no.json",), "draft.tree: 'no.json' is no file here"),
+        ((*TREE, "verify.lenience=.5"), "verify.lenience: is for chains"),
+        ((*TREE, "verify.rule=block"), "verify.rule: block verification is"),
+        (
+            ("verify.rule=block", "draft.argmax=true"),
+            "verify.rule: block verification is",
+        ),
+        (
+            ("verify.rule=block", "draft.kind=suffix"),
+            "verify.rule: block verification is",
+        ),
+        (
+            ("verify.rule=block", "verify.residual=lenient"),
+            "verify.residual: is for chains",
+        ),
+        (("verify.epsilon=.2",), "verify.epsilon: is for verify.rule=typical"),
+        (("verify.rule=greedy",), "verify.rule: give one of token, block"),
+        (
+            ("verify.rule=typical", "verify.delta=2"),
+            "verify.delta: give a number in (0, 1]",
+        ),
+    ),
+)
+def test_what_does_not_go_with_a_tree_or_a_rule(arguments, part):
+  """Refused before anything is loaded."""
+  words = [
+      a if a.startswith("--") else f"--config.{a}" for a in arguments
+  ]
+  assert part in refusal(*words)
+
+
+def test_rules_by_name():
+  name = lambda *words: read(*(f"--config.{w}" for w in words)).rule().name
+  assert name() == "token" and name("draft.tree=[[0]]") == "tree"
+  assert name("verify.rule=block") == "block"
+  assert name("verify.rule=typical", "draft.tree=[[0]]") == "typical"
 
 
 COPIED = ("--config.draft.kind=lookup",)

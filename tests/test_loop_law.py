@@ -4,7 +4,6 @@ Tens of thousands of rows with ids of their own are compared with the exactly
 enumerated law of 5 tokens. Loops whose noise serves twice fail the same check.
 """
 
-import dataclasses
 from unittest import mock
 
 import jax
@@ -16,7 +15,7 @@ from specjax import sampling
 from specjax.decoding import loop as loop_lib
 from specjax.drafters import model as model_drafter
 from specjax.drafters import none
-from specjax.verify import proposal as proposals
+from specjax.verify import block
 from specjax.verify import token
 from tests import mocks
 from tests import text_laws
@@ -191,64 +190,14 @@ def test_rows_that_share_a_key_are_caught():
   assert worst(loop, table, MIXED, rows=4000, change=share) > WRONG
 
 
-@dataclasses.dataclass(frozen=True)
-class _BlockRule:
-  """Block verification (Sun et al., arXiv 2403.10444), on dense laws.
+@pytest.mark.parametrize("loop_class", [Loop, _ByPosition])
+def test_dropped_noise_never_comes_back(loop_class):
+  """Folding by position biases block verification.
 
   Unlike the token rule it looks at drafts behind one that it drops, so it is
   only exact where their noise never comes back.
   """
-
-  def __call__(self, target, proposal, key_B):
-    p_BTV, q_BNV = target.dense(), proposal.law.dense()
-    tokens_BN, count_B1 = proposal.tokens_BN, proposal.count_B[:, None]
-    nodes = tokens_BN.shape[1]
-    pick = lambda law, i: jnp.take_along_axis(
-        law[:, i], tokens_BN[:, i, None], axis=1
-    )
-    accepted_B1 = jnp.zeros_like(count_B1)
-    weight_B1 = jnp.ones(count_B1.shape)
-    residual_BV = jnp.maximum(p_BTV[:, 0] - q_BNV[:, 0], 0)
-    for i in range(1, nodes + 1):
-      ratio_B1 = pick(p_BTV, i - 1) / pick(q_BNV, i - 1)
-      weight_B1 = jnp.minimum(weight_B1 * ratio_B1, 1)
-      q_BV = q_BNV[:, i] if i < nodes else 0.0
-      left_BV = jnp.maximum(weight_B1 * p_BTV[:, i] - q_BV, 0)
-      mass_B1 = jnp.sum(left_BV, axis=1, keepdims=True)
-      whole_B1 = i == count_B1
-      chance_B1 = jnp.where(
-          whole_B1, weight_B1, mass_B1 / (mass_B1 + 1 - weight_B1)
-      )
-      coin_B1 = jax.vmap(jax.random.uniform)(
-          sampling.fold(key_B, Purpose.COIN, i - 1)
-      )[:, None]
-      taken_B1 = (coin_B1 < chance_B1) & (i <= count_B1)
-      accepted_B1 = jnp.where(taken_B1, i, accepted_B1)
-      left_BV = jnp.where(whole_B1, p_BTV[:, i], left_BV)
-      residual_BV = jnp.where(taken_B1, left_BV, residual_BV)
-    residual_BV = jnp.where(count_B1 < 1, p_BTV[:, 0], residual_BV)
-    accepted_B = accepted_B1[:, 0]
-    next_B = sampling.draw(
-        sampling.fold(key_B, Purpose.RESIDUAL, accepted_B),
-        jnp.log(residual_BV),
-        target.best[:, 0],
-    )
-    return proposals.Verdict(
-        accepted_B=accepted_B,
-        path_BG=jnp.where(
-            jnp.arange(nodes) < accepted_B1, jnp.arange(nodes), -1
-        ),
-        next_token_B=next_B,
-        evaluated_BG=jnp.arange(nodes) < count_B1,
-        overlap_BG=jnp.zeros(tokens_BN.shape, jnp.float32),
-        trace=None,
-    )
-
-
-@pytest.mark.parametrize("loop_class", [Loop, _ByPosition])
-def test_dropped_noise_never_comes_back(loop_class):
-  """Folding by position biases block verification."""
   drafter, table = draft()
-  loop = loop_class(TARGET, drafter, _BlockRule())
+  loop = loop_class(TARGET, drafter, block.BlockRule())
   misfit = worst(loop, table, [PLAIN], rows=40_000)
   assert misfit > WRONG if loop_class is _ByPosition else misfit < RIGHT

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from specjax import sections
+from specjax import topology
 from specjax.measure import report as report_lib
 from specjax.measure import steps as steps_lib
 from specjax.measure.page import bars
@@ -83,6 +84,15 @@ UNDRAFTED = dict(
     speculative=[test_measure_report.result("x", (1,), 1, (), ())] * 2,
     traced=[],
 )
+SHAPE = topology.Topology(((0,), (1,), (0, 0)))
+TREE = dict(
+    config=experiment(
+        draft=sections.Draft(tree="[[0], [1], [0, 0]]"), sampling=SAMPLED
+    ),
+    mismatches=None,
+    nodes=3,
+    tree=SHAPE,
+)
 CASES = {
     "greedy": {},
     "sampled": dict(
@@ -92,6 +102,8 @@ CASES = {
         mismatches=None,
     ),
     "lenient": dict(config=experiment(verify=sections.Verify(lenience=0.5))),
+    "typical": dict(config=experiment(verify=sections.Verify("typical"))),
+    "tree": TREE,
     "no drafts": UNDRAFTED,
     "no trace": dict(traced=[]),
     "nothing judged": dict(
@@ -181,6 +193,29 @@ def test_rules_in_words():
   greedy = words(config=experiment(verify=lenient))
   assert "at least 0.5 of its largest" in greedy
   assert "rejected: coin" not in greedy and "rejected" in greedy
+  for rule, said in (("block", "as a whole"), ("typical", "above a threshold")):
+    other = words(config=experiment(verify=sections.Verify(rule)))
+    assert said in other and "rejected: coin" not in other
+    assert ("LOSSY" in other) == (rule == "typical")
+
+
+def test_trees_in_words():
+  """Nodes, depth, what siblings add; no curve over gamma."""
+  report, details = make(**TREE)
+  text = "\n".join(read(html_lib.page(report, details)).words)
+  for said in (
+      "trees of 3 nodes, depth 2, siblings top",
+      "4-token step",
+      "siblings add to it",
+      "one of the siblings judged",
+      "There is no curve: drafts are a tree",
+      "2 levels of drafts",
+      "Of siblings the accepted one is shown",
+      "when coin × q < p.",
+  ):
+    assert said in text, said
+  assert "LOSSY" not in text and report["rule"] == "tree"
+  assert details["tree"] == [[0], [1], [0, 0]]
 
 
 HOSTILE = [

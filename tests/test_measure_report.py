@@ -39,6 +39,9 @@ KEYS = {
     "dtype": None,
     "batch": None,
     "gamma": None,
+    "nodes": None,
+    "rule": None,
+    "lossless": None,
     "drafter": None,
     "sampling": {"temperature", "top_k", "top_p"},
     "commit": None,
@@ -52,12 +55,16 @@ PIECES = ["<pad>", "</s>", "▁Ein", "▁schnell", "er", "▁<b>Editor", "▁ist
 TRACES = [
     (
         outputs.Round(
-            (2, 5), 1, 3, (0.5, 0.125), (0.25, 0.75), (0.625, 0.875)
+            (2, 5), (0, 1), 1, 3, (0.5, 0.125), (0.25, 0.75), (0.625, 0.875)
         ),
-        outputs.Round((4, 5), 2, 6, (0.9, 0.8), (0.9, 0.8), (0.1, 0.2)),
-        outputs.Round((7, 1), 2, None, (1.0, 1.0), (1.0, 1.0), (0.3, 0.4)),
+        outputs.Round(
+            (4, 5), (0, 1), 2, 6, (0.9, 0.8), (0.9, 0.8), (0.1, 0.2)
+        ),
+        outputs.Round(
+            (7, 1), (0, 1), 2, None, (1.0, 1.0), (1.0, 1.0), (0.3, 0.4)
+        ),
     ),
-    (outputs.Round((9,), 0, 7, (0.0,), (0.375,), (0.0,)),),
+    (outputs.Round((9,), (0,), 0, 7, (0.0,), (0.375,), (0.0,)),),
 ]
 
 
@@ -97,6 +104,8 @@ def measured(**fields) -> report_lib.Measured:
       alpha=0.5,
       positions=6,
       gamma=2,
+      nodes=2,
+      tree=None,
       steps=steps_lib.Steps(draft=0.1, target=1.0, verify=1.5),
       times=timing.Times(
           compiling={"plain": 5.0, "speculative": 7.0},
@@ -234,6 +243,7 @@ def test_without_drafts():
           alpha=None,
           positions=0,
           gamma=0,
+          nodes=0,
           steps=steps_lib.Steps(0.0, 1.0, 1.0),
           speculative=[result("x", (1,), 1, (), ())] * 2,
       )

@@ -8,7 +8,7 @@ from specjax import outputs
 from specjax.measure import show
 
 PIECES = ["<pad>", "</s>", "<unk>", "▁a", "b", "▁c", "\x1b[2J"]
-ROUND = outputs.Round((3, 4, 5), 2, 3, (), (), ())
+ROUND = outputs.Round((3, 4, 5), (0, 1, 2), 2, 3, (), (), ())
 
 
 class Terminal(io.StringIO):
@@ -31,12 +31,12 @@ def test_colours():
 
 def test_cut_round():
   """The cut may leave out the extra token; ids may lie past the tokenizer."""
-  cut = outputs.Round((3, 9), 2, None, (), (), ())
+  cut = outputs.Round((3, 9), (0, 1), 2, None, (), (), ())
   assert show.line(cut, PIECES, False) == " a<9>"
 
 
 def test_pieces_do_not_steer_the_terminal():
-  round_ = outputs.Round((6,), 1, 1, (), (), ())
+  round_ = outputs.Round((6,), (0,), 1, 1, (), (), ())
   assert show.line(round_, PIECES, False) == "?[2J{+</s>+}"
 
 
@@ -62,7 +62,7 @@ def test_render(colour):
       overlap=(),
       log_probs=None,
       law_log_probs=None,
-      trace=(ROUND, outputs.Round((5,), 0, 3, (), (), ())),
+      trace=(ROUND, outputs.Round((5,), (0,), 0, 3, (), (), ())),
   )
   text = show.render(result, PIECES, colour)
   assert text.count("\n") == 4

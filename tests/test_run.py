@@ -27,6 +27,10 @@ from specjax.decoding import requests as requests_lib
 from specjax.decoding import side as side_lib
 from specjax.measure import timing
 from specjax.models import t5
+from specjax.verify import block
+from specjax.verify import token as token_rule
+from specjax.verify import tree as rules
+from specjax.verify import typical
 from tests import test_measure_page
 from tests import test_measure_report
 from tests import tiny
@@ -119,6 +123,50 @@ def test_self_draft_trace(self_draft):
       for token in round_["judged"]:
         assert (token["p"], token["q"]) == (1.0, 1.0)
         assert 0 <= token["coin"] < 1
+
+
+def test_tree_run(family, tmp_path, capsys):
+  """A whole report; along first children the target drafts for itself."""
+  arguments = tiny.arguments(
+      family,
+      draft__checkpoint=family["target"],
+      draft__tree="[[0],[1],[0,0],[0,1],[0,0,0]]",
+      decode__min_new_tokens=16,
+      data__rows=2,
+      measure__traced_rows=1,
+      out=tmp_path,
+  )
+  assert run.main(arguments) == 0
+  report, details = read(tmp_path), read(tmp_path, "details.json")
+  assert set(report) == set(test_measure_report.KEYS)
+  assert (report["gamma"], report["nodes"], report["rule"]) == (3, 5, "tree")
+  assert (report["mismatched_rows"], report["lossless"]) == (0, True)
+  assert (report["alpha"], report["block_efficiency"]) == (1.0, 4.0)
+  assert set(report["acceptance_by_position"]) == {1.0}
+  assert details["drafted"] == 5 * details["rounds"]
+  assert report["c"] > 0 and report["verify_cost"] > 0
+  product = report["predicted_speedup"]["theorem_3_8"]
+  for factor in report["gap"].values():
+    product *= factor
+  assert product == pytest.approx(report["measured_speedup"]["median"])
+  assert "trees of 5 nodes, depth 3" in capsys.readouterr().out
+
+
+def test_rules_and_trees_arrive(family):
+  """What they do is tested with rules and drafters."""
+  tree = dict(draft__tree="[[0],[1],[0,0]]", draft__siblings="distinct")
+  setup = setup_of(family, **tree)
+  drafter = setup.drafts.drafter
+  assert (drafter.nodes, drafter.siblings) == (3, "distinct")
+  assert setup.drafts.tree == drafter.topology
+  assert setup.speculative.loop.rule == rules.TreeRule()
+  lossy = dict(verify__rule="typical", verify__epsilon=0.5, verify__delta=0.9)
+  rule = setup_of(family, **lossy).speculative.loop.rule
+  assert rule == typical.TypicalRule(epsilon=0.5, delta=0.9)
+  # Acceptance is measured by the token rule all the same.
+  assert experiment.pair(setup).rules == (token_rule.TokenRule(),)
+  block_setup = setup_of(family, verify__rule="block")
+  assert block_setup.speculative.loop.rule == block.BlockRule()
 
 
 def test_sampled_run_without_drafts(family, tmp_path, capsys):

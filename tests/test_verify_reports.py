@@ -71,7 +71,8 @@ def test_equal_laws_never_reject_nor_draw_from_nothing():
   for drafted in range(3):
     target, proposal = rounds.round_of(p, p, drafted)
     highest = jnp.full((1, 1), 1 - 2.0**-24)
-    assert enumeration.judge(TokenRule(), target, proposal, highest)[0] == 1
+    judged = enumeration.judge(TokenRule(), target, proposal, highest)
+    assert judged.accepted_B == 1
     np.testing.assert_allclose(rounds.corrected(target, proposal), p, rtol=1e-5)
 
 
@@ -86,7 +87,9 @@ def test_a_filtered_token_is_rejected_at_coin_zero(beta):
   """sgl-project/sglang#35771."""
   target, proposal = rounds.round_of([0.5, 0.5, 0.0], [0.4, 0.3, 0.3], 2)
   coin = jnp.zeros((1, 1))
-  accepted = lambda rule: enumeration.judge(rule, target, proposal, coin)[0]
+  accepted = lambda rule: enumeration.judge(
+      rule, target, proposal, coin
+  ).accepted_B
   assert accepted(TokenRule(lenience=beta)) == 0
   assert accepted(rounds.Inclusive(lenience=beta)) == 1
 
@@ -237,10 +240,9 @@ def test_an_id_the_target_lacks_is_rejected_not_clamped(drafted, settings):
   coin = jnp.zeros((1, 1))
   for beta in (1.0, 0.1):
     rule = TokenRule(lenience=beta)
-    accepted, judged, p_BG, _ = enumeration.judge(
-        rule, target, proposal, coin
-    )
-    assert (accepted[0], judged[0, 0], p_BG[0, 0]) == (0, True, 0)
+    judged = enumeration.judge(rule, target, proposal, coin)
+    assert judged.accepted_B == 0 and judged.evaluated_BG
+    assert judged.trace.p_BG == 0
     np.testing.assert_allclose(
         rounds.corrected(target, proposal, rule),
         enumeration.dense(target)[0, 0],
@@ -252,10 +254,10 @@ def test_log_probabilities_are_of_the_processed_law():
   """ggml-org/llama.cpp#27972; ln .658 at T = .5, not ln .5 nor 0."""
   p, cold = [0.5, 0.3, 0.2], Settings(temperature=0.5)
   target, proposal = rounds.round_of(p, p, 0, cold)
-  *_, p_BG, _ = enumeration.judge(
+  judged = enumeration.judge(
       TokenRule(), target, proposal, np.zeros((1, 1))
   )
-  np.testing.assert_allclose(np.log(p_BG), -0.419, atol=1e-3)
+  np.testing.assert_allclose(np.log(judged.trace.p_BG), -0.419, atol=1e-3)
   for position in (0, 1):
     law = target.row(jnp.full(1, position))
     np.testing.assert_allclose(

@@ -40,11 +40,9 @@ def test_lenience_one_is_the_exact_rule_bit_for_bit(point):
   results = []
   for residual in ("exact", "lenient"):
     rule = TokenRule(lenience=1.0, residual=residual)
-    accepted, *_ = enumeration.judge(rule, target, proposal, coin)
-    np.testing.assert_array_equal(accepted, want)
-    results.append(
-        enumeration.next_weights(rule, target, proposal, accepted)
-    )
+    judged = enumeration.judge(rule, target, proposal, coin)
+    np.testing.assert_array_equal(judged.accepted_B, want)
+    results.append(enumeration.next_weights(rule, target, proposal, judged))
   np.testing.assert_array_equal(*results)
 
 
@@ -59,10 +57,8 @@ def test_greedy_lenience_reads_the_unfiltered_law(beta, accepts):
   target, proposal = rounds.round_of([0.5, 0.3, 0.2], None, 0, settings, rows=3)
   proposal = proposal.replace(tokens_BN=jnp.arange(3)[:, None])
   rule = TokenRule(lenience=beta)
-  accepted_B, *_ = enumeration.judge(
-      rule, target, proposal, np.zeros((3, 1))
-  )
-  np.testing.assert_array_equal(accepted_B, accepts)
+  judged = enumeration.judge(rule, target, proposal, np.zeros((3, 1)))
+  np.testing.assert_array_equal(judged.accepted_B, accepts)
   np.testing.assert_array_equal(
       rounds.corrected(target, proposal, rule), [1, 0, 0]
   )
@@ -71,7 +67,8 @@ def test_greedy_lenience_reads_the_unfiltered_law(beta, accepts):
 def test_equal_maxima_go_to_the_first():
   target, proposal = rounds.round_of([0.4, 0.4, 0.2], None, 1, rounds.GREEDY)
   coin = np.zeros((1, 1))
-  assert enumeration.judge(TokenRule(), target, proposal, coin)[0] == 0
+  judged = enumeration.judge(TokenRule(), target, proposal, coin)
+  assert judged.accepted_B == 0
   np.testing.assert_array_equal(rounds.corrected(target, proposal), [1, 0, 0])
 
 

@@ -171,6 +171,8 @@ def test_judging_padding_is_caught():
       count_B=one_B,
   )
   coin_BG = jnp.zeros((len(rounds.MIXED), 3))
-  accepted = lambda rule: enumeration.judge(rule, target, proposal, coin_BG)[0]
+  accepted = lambda rule: enumeration.judge(
+      rule, target, proposal, coin_BG
+  ).accepted_B
   np.testing.assert_array_equal(accepted(TokenRule()), one_B)
   np.testing.assert_array_equal(accepted(rounds.IgnoresPadding()), 3 * one_B)

@@ -11,6 +11,10 @@ slots 0..3. Slots 0..2 hold what was accepted; slot 3 holds that of `x` and is
 overwritten by round 2, which starts at slot 3 with `d`. Nothing is copied.
 Round 2 accepts `e`, which ends the text: the extra token is cut off.
 
+Where drafts are a tree, its nodes have the slots behind the newest token's in
+their order, and siblings the same position; what the accepted path wrote is
+moved to where a chain would have written it.
+
 Plain decoding is the same loop with a drafter that proposes nothing.
 """
 
@@ -35,7 +39,9 @@ from specjax.verify import proposal as proposals
 
 @struct.dataclass
 class Outcome:
-  """What one pass of the target comes to; padded to the drafter's N nodes.
+  """What one pass of the target comes to, along the accepted path.
+
+  Padded to the drafter's depth, T = G + 1.
 
   Attributes:
     verdict: of the rule.
@@ -157,6 +163,8 @@ class Loop:
     proposal, drafter_state = self.propose(drafter_params, state)
     cache, outcome = self._pass(target_params, state, proposal)
     verdict, count_B = outcome.verdict, outcome.count_B
+    if proposal.tree is not None:
+      cache = cache_lib.keep_path(cache, state.length_B - 1, verdict.path_BG)
     drafter_state = self.drafter.observe(
         drafter_params,
         drafter_state,
@@ -192,15 +200,18 @@ class Loop:
         round_keys(state),
         state.sampling.suppressed_V.shape[0],
     )
-    # A round emits one token more than it accepts.
-    count_B = jnp.minimum(proposal.count_B, context.remaining_B - 1)
-    return proposal.replace(count_B=count_B), drafter_state
+    # A round emits one token more than it accepts; a tree's nodes have no
+    # order in which the first ones would be a shallower tree.
+    if proposal.tree is None:
+      count_B = jnp.minimum(proposal.count_B, context.remaining_B - 1)
+      proposal = proposal.replace(count_B=count_B)
+    return proposal, drafter_state
 
   def score(self, params, state: state_lib.State, proposal):
     """The target reads `last` and the drafts in one pass.
 
     Returns:
-      Laws with leading [B, N + 1] (row i follows i drafts), the model's own
+      Laws with leading [B, N + 1] (row i + 1 follows node i), the model's own
       logits_BTV, the cache, and the drafter's taps.
     """
     last_B = jnp.take_along_axis(
@@ -211,9 +222,18 @@ class Loop:
     active_BT = ~state.done_B[:, None] & (
         index_T <= proposal.count_B[:, None]
     )
-    query = cache_lib.chain_query(
-        tokens_BT, state.length_B - 1, state.cache.slots, active_BT
-    )
+    start_B, slots = state.length_B - 1, state.cache.slots
+    if proposal.tree is None:
+      query = cache_lib.chain_query(tokens_BT, start_B, slots, active_BT)
+    else:
+      query = cache_lib.tree_query(
+          tokens_BT,
+          np.arange(tokens_BT.shape[1]),
+          start_B,
+          proposal.tree.sees_BTT,
+          slots,
+          active_BT,
+      )
     logits_BTV, cache, features = self.target.apply(
         params,
         query,
@@ -222,7 +242,7 @@ class Loop:
         taps=self.drafter.taps,
         method="decode",
     )
-    new_BT = (state.length_B - state.prompt_B)[:, None] + index_T
+    new_BT = query.position_BT - state.prompt_B[:, None] + 1
     law = sampling_lib.make_law(logits_BTV, state.sampling, new_BT)
     return law, logits_BTV, cache, features
 
@@ -264,14 +284,21 @@ class Loop:
     )
     verdict = self.rule(law, proposal, round_keys(state))
     emitted_BT, count_B, ended_B = _emit(state, proposal, verdict)
+    if proposal.tree is not None:
+      place_BT = jnp.pad(verdict.path_BG + 1, ((0, 0), (1, 0)))
+      along = lambda x_BTX: jnp.take_along_axis(
+          x_BTX, place_BT.reshape(*place_BT.shape, *[1] * (x_BTX.ndim - 2)), 1
+      )
+      law, logits_BTV, features = jax.tree.map(
+          along, (law, logits_BTV, features)
+      )
     log_probs = None
     if state.log_probs is not None:
       log_probs = _log_probs(law, logits_BTV, emitted_BT)
     outcome = Outcome(
         verdict, emitted_BT, count_B, ended_B, features, log_probs
     )
-    missing = self.drafter.nodes - proposal.tokens_BN.shape[1]
-    return cache, _padded(outcome, missing)
+    return cache, _padded(outcome, self.drafter.depth - proposal.depth)
 
 
 def _padded(outcome: Outcome, missing: int) -> Outcome:
@@ -379,11 +406,14 @@ def _note_round(state, proposal, verdict, count_B):
   """One more entry of the trace, where asked."""
   if state.trace is None:
     return None
-  index_G = jnp.arange(proposal.tokens_BN.shape[1])
+  index_G = jnp.arange(verdict.path_BG.shape[1])
   judged_BG = verdict.evaluated_BG & (index_G < count_B[:, None])
+  node_BG = verdict.trace.node_BG
+  token_BG = jnp.take_along_axis(proposal.tokens_BN, node_BG, axis=1)
   whole_B = count_B == verdict.accepted_B + 1
   entry = state_lib.Rounds(
-      draft_BRG=jnp.where(judged_BG, proposal.tokens_BN, -1),
+      draft_BRG=jnp.where(judged_BG, token_BG, -1),
+      node_BRG=node_BG,
       accepted_BR=jnp.minimum(verdict.accepted_B, count_B),
       next_BR=jnp.where(whole_B, verdict.next_token_B, -1),
       p_BRG=verdict.trace.p_BG,

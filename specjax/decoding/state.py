@@ -53,12 +53,14 @@ class Rounds:
 
   Attributes:
     draft_BRG: drafted tokens, -1 where none was judged.
+    node_BRG: which node of the proposal each was.
     accepted_BR: how many of them were emitted.
     next_BR: the corrected or extra token, -1 where the cut left it out.
     p_BRG, q_BRG, coin_BRG: what decided each judged position.
   """
 
   draft_BRG: jax.Array
+  node_BRG: jax.Array
   accepted_BR: jax.Array
   next_BR: jax.Array
   p_BRG: jax.Array
@@ -186,6 +188,7 @@ def empty_rounds(batch: int, rounds: int, depth: int) -> Rounds:
   zeros = lambda: jnp.zeros((batch, rounds, depth), jnp.float32)
   return Rounds(
       draft_BRG=minus(depth),
+      node_BRG=minus(depth),
       accepted_BR=jnp.zeros((batch, rounds), jnp.int32),
       next_BR=minus(),
       p_BRG=zeros(),

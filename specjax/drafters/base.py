@@ -44,7 +44,8 @@ class Drafter(Protocol):
   Attributes:
     kind: how its tokens come about; decides which verifier is exact.
     nodes: N, tokens of one proposal at most.
-    depth: G, the longest chain in it.
+    depth: G, the longest path in it.
+    trees: whether its proposals are trees; else chains.
     widths: of how many tokens a target pass may be, rising; N + 1 is the last,
       and the only one where all rounds draft alike.
     taps: the target's hidden states that `observe` is given (models' order).
@@ -59,6 +60,7 @@ class Drafter(Protocol):
   kind: proposals.Kind
   nodes: int
   depth: int
+  trees: bool
   widths: tuple[int, ...]
   taps: tuple[int, ...]
   reader: Any

@@ -19,6 +19,7 @@ class Chain:
   gamma: int
   taps: ClassVar[tuple[int, ...]] = ()
   learns = False
+  trees = False
 
   def __post_init__(self):
     low, high = GAMMAS

@@ -1,4 +1,15 @@
-"""What drafters share that draw each token of a chain from a law."""
+"""What drafters share that draw each token from a law.
+
+For a tree (drafters.tree) such a drafter is the source of laws. It then also
+has
+
+  begin(params, state, context): logits_BV behind the newest token, and its
+    state;
+  read_nodes(params, state, context, tokens_BT, place_T, sees_BTT): logits_BTV
+    behind some of a tree's places, and its state; see cache.tree_query;
+  keep_path(state, context, path_BG): the state, an accepted path being part of
+    the text.
+"""
 
 import dataclasses
 
@@ -59,17 +70,28 @@ class DrawingChain(chain.Chain):
       token_B in the target's vocabulary, and the Law that it was drawn from;
       None for point masses.
     """
-    settings = context.sampling
-    width = settings.suppressed_V.shape[0]
-    law = sampling_lib.make_law(
-        sampling_lib.fit_width(logits_BV, width),
-        settings,
-        context.length_B - context.prompt_B + node,
-    )
+    law = self.law(logits_BV, context, node)
     if self.argmax:
       return law.best, None
     draw_key_B = sampling_lib.fold(key_B, sampling_lib.Purpose.DRAFT, node)
     return law.draw(draw_key_B), law
+
+  def law(self, logits, context, depth) -> sampling_lib.Law:
+    """The law of the source's own logits.
+
+    Args:
+      logits: [B, ..., any width].
+      context: at the top of the round, from `with_settings`.
+      depth: drafted tokens before the one that is drawn from it.
+    """
+    settings = context.sampling
+    new_B = context.length_B - context.prompt_B + depth
+    spread = new_B.reshape(-1, *[1] * (logits.ndim - 2))
+    return sampling_lib.make_law(
+        sampling_lib.fit_width(logits, settings.suppressed_V.shape[0]),
+        settings,
+        jnp.broadcast_to(spread, logits.shape[:-1]),
+    )
 
   def proposal(self, tokens_BN, law, context) -> proposals.Proposal:
     """The drawn tokens with their laws, leading [B, N] or None.

@@ -95,6 +95,39 @@ class ModelDrafter(drawing.DrawingChain):
     proposal = self.proposal(join(first_B, rest_GB), law, context)
     return proposal, state.replace(cache=cache)
 
+  def begin(self, params, state, context):
+    """Re-reads the two newest tokens: logits_BV behind them."""
+    logits_BV, cache = self._read(
+        params,
+        state.memory,
+        state.cache,
+        context,
+        _newest_two(context),
+        context.length_B - 2,
+    )
+    return logits_BV, state.replace(cache=cache)
+
+  def read_nodes(self, params, state, context, tokens_BT, place_T, sees_BTT):
+    """Reads some places of a tree: logits_BTV behind them."""
+    active_BT = jnp.broadcast_to(context.active_B[:, None], tokens_BT.shape)
+    query = cache_lib.tree_query(
+        tokens_BT,
+        place_T,
+        context.length_B - 1,
+        sees_BTT,
+        state.cache.slots,
+        active_BT,
+    )
+    logits_BTV, cache, _ = self.module.apply(
+        params, query, state.cache, state.memory, method="decode"
+    )
+    return logits_BTV, state.replace(cache=cache)
+
+  def keep_path(self, state, context, path_BG):
+    """Moves what was read of the path to where a chain has it."""
+    cache = cache_lib.keep_path(state.cache, context.length_B - 1, path_BG)
+    return state.replace(cache=cache)
+
   def catch_up(self, params, state, context, known_B, width: int):
     """The state once the cache lacks but the two newest tokens of a row.
 

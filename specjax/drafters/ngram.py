@@ -117,22 +117,43 @@ class NgramDrafter(drawing.DrawingChain):
       token_B, law = self.draw(logits_BV, context, key_B, i)
       return token_B, (token_B, law)
 
-    newest_B1 = jnp.take_along_axis(
-        context.tokens_BS, context.length_B[:, None] - 1, axis=1
-    )
-    _, drawn = jax.lax.scan(step, newest_B1[:, 0], jnp.arange(self.gamma))
+    _, drawn = jax.lax.scan(step, _newest(context), jnp.arange(self.gamma))
     tokens_BN, law = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), drawn)
     return self.proposal(tokens_BN, law, context), state
+
+  def begin(self, params, state, context):
+    """logits_BV behind the newest token."""
+    return self._logits(params, _newest(context)), state
+
+  def read_nodes(self, params, state, context, tokens_BT, place_T, sees_BTT):
+    """logits_BTV behind some tokens, whatever stands before them."""
+    del context, place_T, sees_BTT
+    return self._behind(params, tokens_BT), state
+
+  def keep_path(self, state, context, path_BG):
+    """Nothing: it has no state."""
+    del context, path_BG
+    return state
 
   def along(self, params, text_BS, width: int):
     """logits_BTV along a text; place t is of the draft of text_BS[:, t + 1]."""
     del width
-    last_BT = text_BS[:, :-1]
-    logits = self._logits(params, last_BT.reshape(-1))
-    return logits.reshape(*last_BT.shape, -1)
+    return self._behind(params, text_BS[:, :-1])
+
+  def _behind(self, params, tokens_BT):
+    """logits_BTV of the tokens that follow."""
+    logits = self._logits(params, tokens_BT.reshape(-1))
+    return logits.reshape(*tokens_BT.shape, -1)
 
   def _logits(self, table, last_B):
     """logits_BV of the next token."""
     if self.order == UNIGRAM:
       return table.unigram(last_B)
     return table.bigram(last_B)
+
+
+def _newest(context):
+  """newest_B: the last committed token."""
+  return jnp.take_along_axis(
+      context.tokens_BS, context.length_B[:, None] - 1, axis=1
+  )[:, 0]

@@ -17,6 +17,7 @@ class NoDrafter:
   widths = (1,)
   taps = ()
   learns = False
+  trees = False
 
   def prefill(self, params, context, *, prompt_width, slots):
     """No state."""

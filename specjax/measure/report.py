@@ -6,6 +6,7 @@ from typing import Any, Mapping, Sequence
 
 from specjax import sections
 from specjax import theory
+from specjax import topology
 from specjax.data import metrics
 from specjax.data import tasks
 from specjax.measure import acceptance
@@ -29,7 +30,9 @@ class Measured:
     mismatches: rows whose tokens differ; None where they are sampled.
     alpha: None without drafts, and for drafts that have none.
     positions: places that alpha is the mean of.
-    gamma: drafted tokens a round.
+    gamma: drafted tokens a round; of a tree, its depth.
+    nodes: all drafted tokens a round.
+    tree: their shape; None is a chain.
     steps: seconds of single steps.
     times: seconds of whole decodings.
     timed_rows: how many rows those are of.
@@ -46,6 +49,8 @@ class Measured:
   alpha: float | None
   positions: int
   gamma: int
+  nodes: int
+  tree: topology.Topology | None
   steps: steps_lib.Steps
   times: timing.Times
   timed_rows: int
@@ -57,6 +62,7 @@ class Measured:
 def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
   """The report, whose keys stay what they are, and the details behind it."""
   config, times = measured.config, measured.times
+  rule = config.rule()
   steps, gamma = measured.steps, measured.gamma
   report = {
       "alpha": measured.alpha,
@@ -85,6 +91,9 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
       "dtype": config.decode.dtype,
       "batch": config.decode.batch,
       "gamma": gamma,
+      "nodes": measured.nodes,
+      "rule": rule.name,
+      "lossless": rule.lossless,
       "drafter": config.draft.name if gamma else "none",
       "sampling": dataclasses.asdict(config.sampling),
       "commit": measured.where["commit"],
@@ -171,6 +180,7 @@ def _details(measured: Measured) -> dict[str, Any]:
       for side in times.decode
   }
   ids = [example.id for example in measured.examples]
+  tree = measured.tree
   return {
       "rows": len(ids),
       "timed_rows": measured.timed_rows,
@@ -178,6 +188,7 @@ def _details(measured: Measured) -> dict[str, Any]:
       "rounds": sum(row.rounds for row in measured.speculative),
       "empty_rounds": sum(row.empty for row in measured.speculative),
       "drafted": sum(row.drafted for row in measured.speculative),
+      "tree": tree and topology.dump(tree.paths),
       "judged_by_position": [
           sum(counts)
           for counts in zip(*(row.judged for row in measured.speculative))

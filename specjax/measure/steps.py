@@ -36,7 +36,7 @@ class Steps:
     draft: of one drafted token: what a proposal adds to a verify step, over
       its depth.
     target: of the target on one token.
-    verify: of the target on gamma + 1 tokens.
+    verify: of the target on all drafts and the newest token.
     rest: of what a round does beside: judging, emitting, counting.
   """
 
@@ -116,7 +116,7 @@ def measure(
 
   def rounds(whole):
     state = middle(speculative, batch)
-    # A step is of gamma + 1 tokens, however few a round may draft.
+    # A step is of all drafts, however few a round may have.
     loop = dataclasses.replace(speculative.loop, narrow=False)
     return lambda count: round_steps(
         loop,
@@ -129,7 +129,7 @@ def measure(
 
   runs = {"target": target(plain, 1)}
   if depth:
-    runs["verify"] = target(speculative, depth + 1)
+    runs["verify"] = target(speculative, drafter.nodes + 1)
     runs["drafted"] = rounds(False)
   runs["round"] = rounds(True)
   return Steps.of(interleave(runs, steps, repeats, tick, clock), depth)

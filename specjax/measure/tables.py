@@ -11,6 +11,8 @@ _FACTORS = {
     "overhead": "of the loops beside their steps",
     "idle_rows": "rows of a batch end at different times",
 }
+_TREE = "a timed round, against Eq. 1 of a chain as deep: siblings add to it"
+LOSSY = "LOSSY: the output law is not the target's"
 NONE = "what is copied depends on where a round begins: no law, no prediction"
 Rows = list[tuple[str, str, str]]
 
@@ -24,13 +26,13 @@ def rows(report: dict[str, Any], details: dict[str, Any]) -> Rows:
 
 def _setting(report, details) -> Rows:
   config = report["config"]
-  gamma = report["gamma"]
   versions = ", ".join(f"{k} {v}" for k, v in details["versions"].items())
   return [
       ("config", config["name"], f"commit {report['commit'] or 'unknown'}"),
       ("device", report["device"], versions),
       ("target", config["target"]["checkpoint"], report["dtype"]),
-      ("drafts", report["drafter"], f"gamma {gamma}" if gamma else ""),
+      ("drafts", report["drafter"], shape(report)),
+      ("verification", report["rule"], "" if report["lossless"] else LOSSY),
       ("texts", texts(config), f"{details['rows']} rows"),
       ("sampling", sampling(report), f"batch {report['batch']}"),
   ]
@@ -40,6 +42,20 @@ def texts(config) -> str:
   """The task, or the file that holds a person's own."""
   data = config["data"]
   return data["path"] if data["task"] == "file" else data["task"]
+
+
+def shape(report) -> str:
+  """Of a round's drafts, in words."""
+  gamma, nodes = report["gamma"], report["nodes"]
+  if is_tree(report):
+    siblings = report["config"]["draft"]["siblings"]
+    return f"trees of {nodes} nodes, depth {gamma}, siblings {siblings}"
+  return f"gamma {gamma}" if gamma else ""
+
+
+def is_tree(report) -> bool:
+  """Whether the drafts of a round are a tree."""
+  return bool(report["gamma"] and report["config"]["draft"]["tree"])
 
 
 def sampling(report) -> str:
@@ -62,7 +78,13 @@ def _drafts(report, details) -> Rows:
   return [
       ("alpha", number(report["alpha"]), places if predicts(report) else NONE),
       *([] if predicts(report) else [_drafted(details)]),
-      ("accepted by position", by_position or "-", "of the drafts judged"),
+      (
+          "accepted by position",
+          by_position or "-",
+          "one of the siblings judged"
+          if is_tree(report)
+          else "of the drafts judged",
+      ),
       (
           "block efficiency",
           number(report["block_efficiency"]),
@@ -100,7 +122,7 @@ def _speed(report, details) -> Rows:
       (
           "verify cost v",
           number(report["verify_cost"]),
-          f"{report['gamma'] + 1}-token step {ms('verify_step')} over it",
+          f"{report['nodes'] + 1}-token step {ms('verify_step')} over it",
       ),
       *(_predicted(report) if predicts(report) else []),
       (
@@ -127,6 +149,7 @@ def _speed(report, details) -> Rows:
 def _predicted(report) -> Rows:
   """The predicted speed-up, and the factors between it and the measured one."""
   predicted = report["predicted_speedup"]
+  notes = _FACTORS | ({"tokens": _TREE} if is_tree(report) else {})
   return [
       (
           "predicted speed-up",
@@ -135,7 +158,7 @@ def _predicted(report) -> Rows:
           f" {number(predicted['with_verify_cost'])}x",
       ),
   ] + [
-      (f"  x {name.replace('_', ' ')}", number(value), _FACTORS[name])
+      (f"  x {name.replace('_', ' ')}", number(value), notes[name])
       for name, value in report["gap"].items()
   ]
 
@@ -148,10 +171,8 @@ def _outputs(report, details) -> Rows:
   note = SAMPLED if count is None else f"of {details['rows']}"
   if near:
     note += f"; {near} at near ties (gap under {found[0]['bound']:g})"
-  if report["config"]["verify"]["lenience"] < 1:
-    note = "lenience below 1 is not lossless" + (
-        "" if count is None else f"; {note}"
-    )
+  if not report["lossless"]:
+    note = LOSSY + ("" if count is None else f"; {note}")
   out = [("rows that differ", "-" if count is None else str(count), note)]
   listed = [("", mismatch) for mismatch in found]
   # Of several kinds of drafts the first one's are those.

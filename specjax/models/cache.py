@@ -1,8 +1,8 @@
 """Keys and values by slot, and the queries that read and write them.
 
 A *slot* is where a token's key and value are written; a *position* is where
-the token stands in the text. For a chain the two are equal. Rows move on by
-their own lengths, so every write names a slot for each row and token; a token
+the token stands in the text. For a chain the two are equal; siblings of a tree
+share a position, never a slot. Rows move on by their own lengths, so every write names a slot for each row and token; a token
 that must leave no trace (a finished row, a padding node) is given slot S,
 one past the end, and the write is dropped.
 """
@@ -121,6 +121,70 @@ def chain_query(tokens_BT, start_B, slots: int, active_BT) -> Query:
       mask_BTS=position_S <= position_BT[:, :, None],
       position_BS=jnp.broadcast_to(position_S, (batch, slots)),
   )
+
+
+def tree_query(
+    tokens_BT, place_T, start_B, sees_BTT, slots: int, active_BT
+) -> Query:
+  """A query of some tokens of a tree, whose root stands at `start_B`.
+
+  Place 0 is the root, and each place has a slot of its own behind it; a token
+  sees the text before the root, and of the tree what `sees_BTT` says.
+
+  Args:
+    tokens_BT: token ids, of T of the tree's places.
+    place_T: which those are; all of them, or what is read now of a tree whose
+      upper places were read before.
+    start_B: position of the root in each row, 0 or more.
+    sees_BTT: bool, which places each place of the whole tree sees, itself
+      among them.
+    slots: S of the cache.
+    active_BT: bool, which tokens count; others write nothing.
+  """
+  places = sees_BTT.shape[1]
+  depth_BT = jnp.sum(sees_BTT, axis=-1) - 1
+  index_BS = jnp.arange(slots) - start_B[:, None]
+  inside_BS = (index_BS >= 0) & (index_BS < places)
+  in_tree_BS = jnp.clip(index_BS, 0, places - 1)
+  at_slot = lambda array, index: jnp.take_along_axis(array, index, axis=-1)
+  sees_BTS = at_slot(sees_BTT[:, place_T], in_tree_BS[:, None])
+  return Query(
+      tokens_BT=tokens_BT,
+      position_BT=start_B[:, None] + depth_BT[:, place_T],
+      slot_BT=jnp.where(
+          active_BT, start_B[:, None] + jnp.asarray(place_T), slots
+      ),
+      mask_BTS=jnp.where(
+          inside_BS[:, None], sees_BTS, index_BS[:, None] < 0
+      ),
+      position_BS=start_B[:, None]
+      + jnp.where(inside_BS, at_slot(depth_BT, in_tree_BS), index_BS),
+  )
+
+
+def keep_path(cache: Cache, start_B, path_BG) -> Cache:
+  """Moves keys and values of a tree's path to where a chain has them.
+
+  Args:
+    cache: into which the tree was read.
+    start_B: slot of the root in each row.
+    path_BG: the path's nodes, -1 beyond.
+  """
+  behind_B1 = start_B[:, None] + 1
+  from_BG = behind_B1 + jnp.maximum(path_BG, 0)
+  to_BG = jnp.where(
+      path_BG >= 0, behind_B1 + jnp.arange(path_BG.shape[1]), cache.slots
+  )
+
+  def move(key_BHKS, value_BHSK):
+    key_BHKG = jnp.take_along_axis(key_BHKS, from_BG[:, None, None], axis=3)
+    value_BHGK = jnp.take_along_axis(
+        value_BHSK, from_BG[:, None, :, None], axis=2
+    )
+    key_BHGK = jnp.swapaxes(key_BHKG, 2, 3)
+    return write(key_BHKS, value_BHSK, key_BHGK, value_BHGK, to_BG)
+
+  return Cache(*zip(*map(move, cache.key, cache.value)))
 
 
 def whole_query(tokens_BT) -> Query:

@@ -96,6 +96,8 @@ def positions(report: dict[str, Any], details: dict[str, Any]) -> str:
       for i, share, count in judged[:_POSITIONS]
   ]
   words = "Accepted, of the drafts judged there."
+  if tables.is_tree(report):
+    words = "Accepted: one of the siblings judged there."
   if alpha is not None:
     words += (
         f" Dashed: alpha {tables.number(alpha)}, what each position would have"
@@ -135,8 +137,9 @@ def rounds(report: dict[str, Any], details: dict[str, Any]) -> str:
         " those with fewer make the target's pass over fewer tokens. Over one"
         f" it takes {token:.3g} ms, over {gamma + 1} {verify:.3g} ms."
     )
+  what = "levels of drafts" if tables.is_tree(report) else "drafts"
   return markup.table(rows) + _ROUNDS + markup.note(
-      f"Of a round, {drafts:.3g} ms are for {gamma} drafts and {verify:.3g} for"
+      f"Of a round, {drafts:.3g} ms are for {gamma} {what} and {verify:.3g} for"
       " the target's pass, both timed on their own, and"
       f" {whole - drafts - verify:.3g} are left to the loop. The target's pass"
       f" over one token takes {token:.3g}."

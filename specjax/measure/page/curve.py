@@ -24,6 +24,10 @@ def picture(report: dict[str, Any]) -> str:
     return markup.note("There were no drafts.")
   if alpha is None:
     return markup.note(f"There is no curve: {tables.NONE}.")
+  if tables.is_tree(report):
+    return markup.note(
+        "There is no curve: drafts are a tree, whose shape is in the settings."
+    )
   v = report["verify_cost"]
   paper = lambda g: theory.speedup(alpha, g, c)
   with_v = lambda g: theory.speedup(alpha, g, c, verify_cost(g, gamma, v))

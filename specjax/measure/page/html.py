@@ -69,11 +69,13 @@ def _what(report, details) -> str:
   """The run in one sentence."""
   config = report["config"]
   drafts = f" with drafts of {report['drafter']}" if report["gamma"] else ""
-  gamma = f", gamma {report['gamma']}" if report["gamma"] else ""
+  shape = f", {tables.shape(report)}" if report["gamma"] else ""
+  lossy = "" if report["lossless"] else f" {tables.LOSSY}."
   return (
-      f"{config['target']['checkpoint']}{drafts}{gamma}, on {details['rows']}"
+      f"{config['target']['checkpoint']}{drafts}{shape}, on {details['rows']}"
       f" texts of {tables.texts(config)}: {tables.sampling(report)},"
       f" {report['dtype']}, batch {report['batch']}, {report['device']}."
+      f"{lossy}"
   )
 
 

@@ -17,6 +17,21 @@ _LEGEND = """<p class="legend"><span class="a">accepted</span> drafts, a
 <span class="n">target's own</span> token: corrected after a rejection, extra
 after none. Each line is one pass of the target. Point at a draft, tap it, or
 move on with the tab key to see its p, q and coin.</p>"""
+_SIBLINGS = (
+    " Of siblings the accepted one is shown, or the last rejected one; its p is"
+    " what those before it have left."
+)
+# Rules that do not compare a draft's own p, q and coin.
+_OTHERS = {
+    "block": (
+        "The chain is judged as a whole: a coin decides about all drafts up to"
+        " its own, and the last one that says yes counts."
+    ),
+    "typical": (
+        f"{tables.LOSSY}. Typical acceptance: a draft is accepted when its p is"
+        " above a threshold, which stands in the coin's place."
+    ),
+}
 
 
 def picture(report: dict[str, Any], details: dict[str, Any]) -> str:
@@ -27,15 +42,19 @@ def picture(report: dict[str, Any], details: dict[str, Any]) -> str:
     return markup.note("No row was traced: measure.traced_rows is 0.")
   lenience = report["config"]["verify"]["lenience"]
   greedy = tables.sampling(report) == "greedy"
+  words = _OTHERS.get(report["rule"]) or _token_rule(lenience, greedy)
+  if report["rule"] == "tree":
+    words += _SIBLINGS
+  tested = report["rule"] not in _OTHERS and not (greedy and lenience < 1)
   rows = [
-      _row(row, i == 0, None if greedy and lenience < 1 else lenience)
+      _row(row, i == 0, lenience if tested else None)
       for i, row in enumerate(details["trace"])
   ]
-  return "\n".join([_LEGEND, markup.note(_rule(lenience, greedy)), *rows])
+  return "\n".join([_LEGEND, markup.note(words), *rows])
 
 
-def _rule(lenience: float, greedy: bool) -> str:
-  """How drafts are judged, in words."""
+def _token_rule(lenience: float, greedy: bool) -> str:
+  """How drafts are judged one by one, in words."""
   if greedy and lenience < 1:
     return (
         "Greedy and lenient: a draft is accepted where the model gives it at"

@@ -148,9 +148,11 @@ def run(
         asker.heard(made)
       kept += [_Kept.of(prompt, first, row) for row in made]
       progress.update()
+  made = _report(setups, steps, kept, where)
+  # After what takes long: a run that goes on begins with the same file.
   for name, setup in setups.items():
     setup.save_responses(asker.side(name))
-  return _report(setups, steps, kept, where)
+  return made
 
 
 def _prepare(config, drafts, prompts, store) -> dict[str, prepare.Setup]:

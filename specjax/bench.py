@@ -178,7 +178,10 @@ def _drafts(name: str, rest: Sequence[str]) -> sections.Draft:
     raise errors.UserError(f"--drafters: {name}: {error}") from None
   known = [k for k in sections.KINDS if k != "simulated"]
   errors.require(
-      draft.kind in known, "--drafters", f"give some of {', '.join(known)}", name
+      draft.kind in known,
+      "--drafters",
+      f"give some of {', '.join(known)}",
+      name,
   )
   errors.require(
       _COLD not in name.split(":") or draft.copied == "suffix",

@@ -56,8 +56,10 @@ class Store:
       errors.UserError: a run with other options waits there.
     """
     store = cls(folder)
+    # As JSON has them: lists, not tuples.
+    options = json.loads(json.dumps(options))
     kept = store.kept("run", lambda: options)
-    if kept != json.loads(json.dumps(options)):
+    if kept != options:
       old, new = dict(_leaves(kept)), dict(_leaves(options))
       keys = [key for key in old | new if old.get(key) != new.get(key)]
       raise errors.UserError(
@@ -93,8 +95,7 @@ def _leaves(value, path: str = ""):
     for key, inner in value.items():
       yield from _leaves(inner, f"{path}.{key}" if path else key)
   else:
-    # As JSON has it.
-    yield path, list(value) if isinstance(value, tuple) else value
+    yield path, value
 
 
 def run(
@@ -147,9 +148,11 @@ def run(
         asker.heard(made)
       kept += [_Kept.of(prompt, first, row) for row in made]
       progress.update()
+  made = _report(setups, steps, kept, where)
+  # After what takes long: a run that goes on begins with the same file.
   for name, setup in setups.items():
     setup.save_responses(asker.side(name))
-  return _report(setups, steps, kept, where)
+  return made
 
 
 def _prepare(config, drafts, prompts, store) -> dict[str, prepare.Setup]:
@@ -385,6 +388,8 @@ def _measured(setup, steps, name, kept, traced: int, where):
       alpha=mean,
       positions=positions,
       gamma=drafter.depth,
+      nodes=drafter.nodes,
+      tree=setup.drafts.tree,
       steps=steps,
       times=categories.total(_answers(name, kept, None)),
       timed_rows=len(kept),

@@ -6,6 +6,7 @@ import pytest
 
 from specjax import bench
 from specjax import benchmark
+from specjax import errors
 from specjax import pipeline
 from specjax import prepare
 from specjax.checkpoints import chat
@@ -91,6 +92,7 @@ def test_report(whole):
   assert (report["drafter"], report["gamma"], report["alpha"]) == (
       "lookup", 2, None
   )
+  assert report["nodes"] == 2
   names = DRAFTERS.split(",")
   assert list(report["drafters"]) == names
   assert {k: set(v) for k, v in report["categories"].items()} == {
@@ -208,6 +210,16 @@ def test_a_stopped_run_goes_on(door, whole, tmp_path, monkeypatch, capsys):
   assert new["outputs"] == old["outputs"]
   counts = lambda made: [(row["tokens"], row["rounds"]) for row in made]
   assert counts(new["answers"]) == counts(old["answers"])
+
+
+def test_what_differs_of_a_run_that_waits(tmp_path):
+  """And nothing that only looks so: JSON has no tuples."""
+  asked = {"prompts": [{"turns": ("a", "b")}], "commit": "1"}
+  for _ in range(2):
+    benchmark.Store.open(tmp_path, asked)
+  words = r"another commit \('1', now '2'\)"
+  with pytest.raises(errors.UserError, match=words):
+    benchmark.Store.open(tmp_path, asked | {"commit": "2"})
 
 
 def test_sampled_and_saved(door, tmp_path):

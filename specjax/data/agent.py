@@ -22,8 +22,8 @@ _SHORT = range(40, 71)
 _LOOPS, _FORMS = 8, 24
 
 _EDITS = (
-    "Here is a text:\n\n{text}\n\nWrite out the whole text again, word for word,"
-    ' but replace "{word}" with "gadget".',
+    "Here is a text:\n\n{text}\n\nWrite out the whole text again, word for"
+    ' word, but replace "{word}" with "gadget".',
     'Now add the sentence "It is free software." at the end, and write out the'
     " whole text again.",
     'Now put the title "{title}" on a line of its own in front, and write out'
@@ -33,8 +33,8 @@ _EDITS = (
 _CORRECTIONS = (
     "List what this package is good for, one point a line, each beginning with"
     ' "- ":\n\n{text}',
-    "Check your list against the text. Correct what is wrong, and give the whole"
-    " list again.",
+    "Check your list against the text. Correct what is wrong, and give the"
+    " whole list again.",
     "Check it once more, and give the whole list again.",
     "Give the final list.",
 )

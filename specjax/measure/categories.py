@@ -137,4 +137,5 @@ def markdown(report: dict[str, Any]) -> str:
     return ""
   lines = [HEAD, ("---",) * len(HEAD), *rows]
   cell = lambda word: word.replace("|", "\\|")
-  return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines) + "\n"
+  made = [f"| {' | '.join(map(cell, line))} |" for line in lines]
+  return "\n".join(made) + "\n"

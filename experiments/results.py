@@ -22,6 +22,7 @@ import tqdm
 from specjax import errors
 from specjax import options
 from specjax import pictures
+from specjax import programs
 from specjax import writing
 from specjax.measure import environment
 from specjax.measure import output
@@ -135,6 +136,7 @@ class Script:
         path = self._path(key)
         if not path.is_file():
           writing.write(path, output.dumps(make()))
+          programs.drop_many()
         made[key] = self.cell(key)
         bar.update(shares[key])
     return made

@@ -21,6 +21,7 @@ from specjax import experiment
 from specjax import outputs
 from specjax import pipeline
 from specjax import prepare
+from specjax import programs
 from specjax import sections
 from specjax import writing
 from specjax.checkpoints import chat
@@ -277,6 +278,8 @@ class _Asker:
         hear=hear,
     )
     self._warm.add(str(shapes))
+    if programs.drop_many():
+      self._warm.clear()
     return {
         "source": request.source,
         "prompt": request.prompt,

@@ -27,7 +27,7 @@ ROOMS = (
     "cuts",
     "settings",
     "search",
-    "hub options pictures topology",
+    "hub options pictures programs topology",
     "writing",
     "errors",
     "checks",

@@ -1,4 +1,4 @@
-"""Everything in results/ anew, on the shipped family.
+"""All of results/ that is of the shipped family, anew.
 
     python -m experiments.all
     python -m experiments.all --config.decode.dtype=bfloat16

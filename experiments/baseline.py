@@ -27,6 +27,7 @@ from typing import Sequence
 import numpy as np
 
 from experiments import results
+from experiments import turns
 from experiments import weights
 from specjax import checkpoints
 from specjax import options
@@ -141,29 +142,18 @@ def generate_times(task: str, dtype: str, rows: int, repeats: int) -> dict:
     return tuple(made[0, 1:].tolist())
 
   differing = sum(ours(i) != other(i) for i in range(rows))
-  seconds = {"specjax": [], "transformers": []}
-  for repeat in range(repeats):
-    total = dict.fromkeys(seconds, 0.0)
-    sides = list(zip(seconds, (ours, other)))[:: -1 if repeat % 2 else 1]
-    for i in range(rows):
-      for name, run in sides:
-        began = time.perf_counter()
-        run(i)
-        total[name] += time.perf_counter() - began
-    for name, value in total.items():
-      seconds[name].append(1e3 * value / rows / TOKENS)
+  seconds = turns.seconds(
+      {"specjax": ours, "transformers": other}, rows, repeats
+  )
+  a_token = lambda name: [1e3 * x / rows / TOKENS for x in seconds[name]]
   ratios = [b / a for a, b in zip(*seconds.values())]
   return {
       "task": task,
       "rows": rows,
       "differing_rows": differing,
-      "specjax_ms": statistics.median(seconds["specjax"]),
-      "transformers_ms": statistics.median(seconds["transformers"]),
-      "times_faster": {
-          "median": statistics.median(ratios),
-          "low": min(ratios),
-          "high": max(ratios),
-      },
+      "specjax_ms": statistics.median(a_token("specjax")),
+      "transformers_ms": statistics.median(a_token("transformers")),
+      "times_faster": turns.spread(ratios),
       "versions": {
           "torch": torch.__version__, "transformers": transformers.__version__
       },

@@ -40,11 +40,8 @@ def cut(logits, peak, top_k, top_p):
   count = lambda at: jnp.sum(
       logits >= at[..., None], axis=-1, dtype=jnp.int32
   ).astype(jnp.float32)
-  cut_k = _bisect(
-      limits_k, peak, top_k.astype(jnp.float32), count, jnp.ones_like
-  )
 
-  def cut_p():
+  def cut_p(cut_k):
     weight = weights(logits, peak, cut_k)
     mass = lambda at: jnp.sum(
         jnp.where(logits >= at[..., None], weight, 0.0), axis=-1
@@ -53,7 +50,14 @@ def cut(logits, peak, top_k, top_p):
     least = lambda at: jnp.exp(at - peak)
     return jnp.maximum(cut_k, _bisect(limits_p, peak, need, mass, least))
 
-  return jax.lax.cond(jnp.any(limits_p), cut_p, lambda: cut_k)
+  def found():
+    cut_k = _bisect(
+        limits_k, peak, top_k.astype(jnp.float32), count, jnp.ones_like
+    )
+    return jax.lax.cond(jnp.any(limits_p), lambda: cut_p(cut_k), lambda: cut_k)
+
+  nothing = lambda: jnp.full_like(peak, -jnp.inf)
+  return jax.lax.cond(jnp.any(limits_k | limits_p), found, nothing)
 
 
 def _bisect(active, peak, need, amount, least):

@@ -18,6 +18,7 @@ from specjax import errors
 from specjax import outputs as outputs_lib
 from specjax import settings as settings_lib
 from specjax import topology as topology_lib
+from specjax.checkpoints import chat as chat_lib
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import responses as responses_lib
 from specjax.checkpoints import tokenizer as tokenizer_lib
@@ -291,7 +292,7 @@ def _costs(drafter: mixed.MixedDrafter, c, v) -> mixed.Costs:
 
 def make_requests(
     target: checkpoints.Checkpoint,
-    texts: Sequence[str],
+    texts: Sequence[chat_lib.Said],
     settings: settings_lib.Settings,
     *,
     max_new_tokens: int,
@@ -303,7 +304,8 @@ def make_requests(
 
   Args:
     target: whose tokenizer and start token are used.
-    texts: with their task's prefix.
+    texts: with their task's prefix; or conversations, lists of messages as
+      {"role": "user", "content": "Good morning."}, the last of them a user's.
     settings: sampling of all of them; eos None is the model's own.
     max_new_tokens: budget of each.
     ids: of the requests; 0, 1, ... where None.
@@ -327,13 +329,8 @@ def make_requests(
     raise errors.UserError(
         f"ids: give one a text, got {len(ids)} for {len(texts)} texts"
     )
-  for i, text in enumerate(texts):
-    if not isinstance(text, str) or not text.strip():
-      raise errors.UserError(f"texts: number {i} is empty or not a string")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-      raise errors.UserError(
-          f"texts: number {i} holds half of a surrogate pair; give Unicode text"
-      )
+  for i, said in enumerate(texts):
+    _check_said(i, said)
   config = target.module.config
   if settings.eos is None:
     settings = dataclasses.replace(settings, eos=config.ends)
@@ -352,6 +349,30 @@ def make_requests(
           f" was made for {config.max_positions}; give fewer, or shorter texts"
       )
   return rows
+
+
+def _check_said(i: int, said: chat_lib.Said) -> None:
+  """Refuses what is neither a text nor a conversation."""
+  try:
+    turns = [(x["role"], x["content"]) for x in chat_lib.messages(said)]
+  except (TypeError, KeyError):
+    turns = []
+  words = [word for turn in turns for word in turn]
+  # A model may have answered nothing.
+  good = all(isinstance(word, str) for word in words)
+  if not words or not good or not words[-1].strip():
+    raise errors.UserError(
+        f"texts: number {i} is empty or not a string; or give messages with"
+        " role and content"
+    )
+  if words[-2] != "user":
+    raise errors.UserError(
+        f"texts: number {i}: give messages of which the last is a user's"
+    )
+  if any("\ud800" <= letter <= "\udfff" for word in words for letter in word):
+    raise errors.UserError(
+        f"texts: number {i} holds half of a surrogate pair; give Unicode text"
+    )
 
 
 def decode(
@@ -419,7 +440,7 @@ class Decoder:
 
   def __call__(
       self,
-      texts: Sequence[str],
+      texts: Sequence[chat_lib.Said],
       settings: settings_lib.Settings = settings_lib.Settings(),
       *,
       max_new_tokens: int = 128,
@@ -433,7 +454,7 @@ class Decoder:
     """Decodes `texts`.
 
     Args:
-      texts: with their task's prefix.
+      texts: with their task's prefix; or conversations, see make_requests.
       settings: temperature 0 is greedy.
       max_new_tokens: budget of each.
       max_source_tokens: longer texts are cut, at their end.

@@ -1,12 +1,14 @@
 """From a config to all that a run needs: models, texts, both ways to decode."""
 
+import contextlib
 import dataclasses
 import functools
 import os
 import pathlib
 import sys
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
+import jax
 import jax.numpy as jnp
 import tqdm
 
@@ -45,6 +47,8 @@ class Setup:
     examples: the texts.
     requests: the same as ids.
     output: what plain decoding gives, where that is known; else None.
+    costs: what was measured for mixed drafts, c and v, by what it is of; one
+      dict for all setups that were made of this one.
   """
 
   config: sections.Experiment
@@ -53,6 +57,7 @@ class Setup:
   examples: list[tasks.Example]
   requests: list[requests_lib.Request]
   output: list[outputs.Result] | None = None
+  costs: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def vocabulary(self) -> int:
@@ -92,6 +97,12 @@ class Setup:
         vocabulary=self.vocabulary,
         seed=options.seed,
     )
+
+  @property
+  def usual(self) -> requests_lib.Batch:
+    """A batch of the middle width, which stands for all."""
+    batches = self.groups(len(self.requests))
+    return batches[len(batches) // 2].batch
 
   def decode(
       self,
@@ -135,6 +146,24 @@ class Setup:
     width = batch.prompt_BP.shape[1] + self.config.decode.max_new_tokens
     text_BS = jnp.asarray([text + (0,) * (width - len(text))], jnp.int32)
     return batch, text_BS, len(tokens)
+
+
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+  """Tells what to do where the device has too little memory.
+
+  Raises:
+    errors.UserError: in place of what JAX raises then.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    raise errors.UserError(
+        "the device has too little memory: give a smaller decode.batch,"
+        " decode.dtype=bfloat16, or a smaller target.checkpoint"
+    ) from None
 
 
 def bar(name: str, total: int) -> tqdm.tqdm:
@@ -223,16 +252,24 @@ def _mixed(setup: Setup) -> pipeline.Drafts:
   if not options.switch:
     return mix()
   c, v = options.c, options.v
-  batches = setup.groups(len(setup.requests))
-  batch = batches[len(batches) // 2].batch
   how = dict(
       steps=setup.config.measure.steps, repeats=setup.config.measure.repeats
   )
   if c is None and model:
-    c = steps_lib.measure(setup.plain, setup.side(model), batch, **how).c
+    name = f"c {setup.config.draft.checkpoint} {options.model_gamma}"
+    if name not in setup.costs:
+      setup.costs[name] = steps_lib.measure(
+          setup.plain, setup.side(model), setup.usual, **how
+      ).c
+    c = setup.costs[name]
   if v is None:
     widths = mix().drafter.widths
-    v = steps_lib.verify_costs(setup.plain, batch, widths, **how)
+    name = f"v {widths}"
+    if name not in setup.costs:
+      setup.costs[name] = steps_lib.verify_costs(
+          setup.plain, setup.usual, widths, **how
+      )
+    v = setup.costs[name]
   return mix(c=c or 0.0, v=v)
 
 
@@ -284,8 +321,15 @@ def load_examples(data: sections.Data) -> list[tasks.Example]:
   )
 
 
-def fetch(config: sections.Experiment) -> list[tasks.Example]:
+def fetch(
+    config: sections.Experiment,
+    examples: Sequence[tasks.Example] | None = None,
+) -> list[tasks.Example]:
   """Brings what the config names onto this machine, the biggest last.
+
+  Args:
+    config: of the run.
+    examples: in place of the texts that it names.
 
   Returns:
     The texts.
@@ -298,7 +342,7 @@ def fetch(config: sections.Experiment) -> list[tasks.Example]:
   models = {"target.checkpoint": config.target.checkpoint}
   if draft.has_model:
     models = {"draft.checkpoint": draft.checkpoint} | models
-  examples, lines = [], []
+  lines = []
   if draft.kind in ("bigram", "unigram"):
     try:
       sections.within("draft", lambda: ngrams.find(draft.table))
@@ -311,7 +355,8 @@ def fetch(config: sections.Experiment) -> list[tasks.Example]:
     except errors.UserError as error:
       lines.append(f"{field}: {error}")
   try:
-    examples = load_examples(config.data)
+    if examples is None:
+      examples = load_examples(config.data)
   except errors.UserError as error:
     # Public texts end in a hint of their own.
     lines.append(str(error))
@@ -322,7 +367,7 @@ def fetch(config: sections.Experiment) -> list[tasks.Example]:
     raise errors.UserError("\n".join(lines))
   for name in models.values():
     resolve.resolve(name, hint=HINT)
-  return examples
+  return list(examples)
 
 
 def _response_files(draft: sections.Draft) -> list[str]:
@@ -352,17 +397,19 @@ def _response_files(draft: sections.Draft) -> list[str]:
 def prepare(
     config: sections.Experiment,
     target: checkpoints.Checkpoint | None = None,
+    examples: Sequence[tasks.Example] | None = None,
 ) -> Setup:
   """Loads what the config names; what is missing is told before the weights.
 
   Args:
     config: of the run.
     target: what the config names, where it was loaded before.
+    examples: in place of the texts that it names.
 
   Raises:
     errors.UserError: something can't be had, or does not fit.
   """
-  examples = fetch(config)
+  examples = fetch(config, examples)
   if target is None:
     dtype = jnp.dtype(config.decode.dtype)
     target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
@@ -377,10 +424,24 @@ def prepare(
       max_source_tokens=config.data.max_source_tokens,
       chat=config.data.chat,
   )
-  setup = Setup(config, target, pipeline.NO_DRAFTS, examples, requests)
-  if config.draft.kind == "simulated":
-    with bar("to replay", len(setup.groups(len(requests)))) as progress:
+  return with_drafts(
+      Setup(config, target, pipeline.NO_DRAFTS, examples, requests),
+      config.draft,
+  )
+
+
+def with_drafts(setup: Setup, draft: sections.Draft) -> Setup:
+  """The same target and texts with these drafts.
+
+  Raises:
+    errors.UserError: they can't be had, or do not fit.
+  """
+  config = dataclasses.replace(setup.config, draft=draft)
+  setup = dataclasses.replace(setup, config=config, drafts=pipeline.NO_DRAFTS)
+  if draft.kind == "simulated":
+    batches = setup.groups(len(setup.requests))
+    with bar("to replay", len(batches)) as progress:
       output = setup.decode(setup.plain, progress.update)
     setup = dataclasses.replace(setup, output=output)
-  drafts = DRAFTS[config.draft.kind](setup)
+  drafts = DRAFTS[draft.kind](setup)
   return dataclasses.replace(setup, drafts=drafts)

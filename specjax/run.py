@@ -13,15 +13,11 @@ what became of every draft. `--help` lists the options.
 """
 
 import dataclasses
-import re
 import shlex
 import sys
 from typing import Sequence
 
-import jax
-
 from specjax import command_line
-from specjax import errors
 from specjax import experiment
 from specjax import options
 from specjax import prepare
@@ -49,24 +45,17 @@ def work(argv: Sequence[str]) -> None:
     errors.UserError: the config can't be run here; mostly one line.
   """
   config = command_line.read(argv)
-  try:
+  with prepare.enough_memory():
     if config.data.text:
       show_text(config)
     else:
       command = shlex.join(["python", "-m", "specjax.run", *argv[1:]])
       report(config, command)
-  except jax.errors.JaxRuntimeError as error:
-    if "RESOURCE_EXHAUSTED" not in str(error):
-      raise
-    raise errors.UserError(
-        "the device has too little memory: give a smaller decode.batch,"
-        " decode.dtype=bfloat16, or a smaller target.checkpoint"
-    ) from None
 
 
 def report(config: sections.Experiment, command: str) -> None:
   """Measures, prints the report and writes its files."""
-  out = config.out or "out/" + re.sub(r"[^\w.-]+", "_", config.name)
+  out = config.out or output.default(config.name)
   config = dataclasses.replace(config, out=out)
   # Told now, not after minutes of work.
   folder = output.folder(out)

@@ -47,7 +47,7 @@ class TableModel:
     """One layer, one head, one number."""
     return cache_lib.empty_cache(batch, slots, 1, 1, 1, jnp.float32)
 
-  def decode(self, params, query, cache, memory, taps=()):
+  def decode(self, params, query, cache, memory, taps=(), newest=False):
     """As models.t5.T5.decode; there is no memory."""
     assert memory is None
     tokens_BT = jnp.clip(query.tokens_BT, 0, self.vocabulary - 1)
@@ -68,8 +68,9 @@ class TableModel:
       digit_BT = jnp.sum(jnp.where(seen_BTS, value_B1S, 0), axis=-1)
       digits.append(digit_BT)
       code_BT += digit_BT.astype(jnp.int32) * (self.vocabulary + 1) ** back
+    logits_BTV = params[code_BT]
     return (
-        params[code_BT],
+        logits_BTV[:, -1:] if newest else logits_BTV,
         cache_lib.Cache(key=(key,), value=(value,)),
         tuple(digits[0][..., None] for _ in taps),
     )

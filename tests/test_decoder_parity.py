@@ -280,3 +280,15 @@ def test_written_directories_in_transformers(live, tmp_path, name):
   again, same = hf.load_model(tmp_path / "b")
   assert again.config == config
   jax.tree.map(np.testing.assert_array_equal, params, same)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_of_the_newest_token_alone(name):
+  module, params, arrays = load(name)
+  query = cache_lib.whole_query(arrays["tokens_BT"][:, :5])
+  logits = lambda newest: module.apply(
+      params, query, None, newest=newest, method="decode"
+  )[0]
+  want_BTV, got_B1V = logits(False), logits(True)
+  assert got_B1V.shape[1] == 1
+  close(got_B1V, want_BTV[:, -1:], 1e-5)

@@ -50,7 +50,7 @@ def test_report(llamas, tmp_path, capsys):
   """Decoding, timing, alpha, losslessness and files."""
   argv = tiny.arguments(
       llamas,
-      SMOLLM2,
+      f"{SMOLLM2}:simulated",
       data__task="file",
       data__rows=3,
       draft__alpha="0.7",
@@ -192,6 +192,37 @@ def test_from_python(llamas):
   )
   assert [row.tokens for row in told] != [row.tokens for row in plain]
   assert all(row.text == target.tokenizer.decode(row.tokens) for row in told)
+
+
+def test_conversations(llamas):
+  """Turns with answers in between, for models with and without a template."""
+  target = pipeline.load(llamas["target"])
+  turns = [
+      {"role": "user", "content": "a fast editor"},
+      {"role": "assistant", "content": ""},
+      {"role": "user", "content": "verify"},
+  ]
+
+  def prompt(said, **options):
+    [row] = pipeline.make_requests(
+        target, [said], Settings(), max_new_tokens=1, **options
+    )
+    return target.tokenizer.decode(row.prompt, skip_special=False)
+
+  assert prompt(turns) == (
+      "<s>user: a fast editor</s><s>assistant: </s><s>user: verify</s>"
+      "<s>assistant: "
+  )
+  assert prompt(turns, chat=False) == "a fast editor\n\n\n\nverify"
+  assert prompt(turns[:1]) == prompt("a fast editor")
+  for bad, words in (
+      (turns[:2], "number 0 is empty"),
+      ([{"role": "user"}], "give messages with role and content"),
+      (["verify"], "give messages with role and content"),
+      ([*turns[:1], {"role": "assistant", "content": "x"}], "the last is a u"),
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      prompt(bad)
 
 
 def test_a_missing_package_is_told_before_the_work():

@@ -10,6 +10,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers, processors
 
+from specjax.checkpoints import chat
 from specjax.checkpoints import gguf_file
 from specjax.checkpoints import gguf_tokenizer
 from specjax.checkpoints import text_tokenizer
@@ -217,6 +218,33 @@ def test_long_texts_are_cut_inside_their_template(made):
   assert len(row) == 7 and text.startswith(made.decode(row))
   with pytest.raises(UserError, match="max_source_tokens: give more than the"):
     made.prompts([text], most=len(alone) - 3)
+
+
+def test_conversations(made):
+  """Turns of both sides, and the head of the next answer."""
+  turns = [
+      chat.message("user", "The dog."),
+      chat.message("assistant", "It barks."),
+      chat.message("user", "Why?"),
+  ]
+  [row] = made.prompts([turns], most=99)
+  whole = (
+      "<|im_start|>user\nThe dog.<|im_end|>\n<|im_start|>assistant\nIt barks."
+      "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+  )
+  assert made.decode(row, skip_special=False) == whole
+  # The longest message gives way.
+  turns[1] = chat.message("assistant", "It barks at the quick brown fox.")
+  [long] = made.prompts([turns], most=99)
+  [cut] = made.prompts([turns], most=len(row))
+  assert len(row) - 2 < len(cut) <= len(row) < len(long)
+  shown = made.decode(cut, skip_special=False)
+  assert "user\nThe dog.<|im_end|>" in shown and "user\nWhy?<|im_" in shown
+  assert "assistant\nIt barks" in shown and "fox" not in shown
+  with pytest.raises(UserError, match="max_source_tokens: give more than the"):
+    made.prompts([turns], most=9)
+  [plain] = made.prompts([turns], most=99, chat=False)
+  assert made.decode(plain) == "\n\n".join(x["content"] for x in turns)
 
 
 def test_outputs(made):

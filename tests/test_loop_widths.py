@@ -31,7 +31,7 @@ RULE = token.TokenRule(overlap=True, trace=True)
 class Target(mocks.TableModel):
   """Its hidden states are 1, also of tokens that don't count."""
 
-  def decode(self, params, query, cache, memory, taps=()):
+  def decode(self, params, query, cache, memory, taps=(), newest=False):
     logits, cache, _ = super().decode(params, query, cache, memory)
     ones_BTD = jnp.ones((*query.tokens_BT.shape, 1))
     return logits, cache, (ones_BTD,) * len(taps)

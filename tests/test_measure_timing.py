@@ -147,6 +147,37 @@ def test_drafts_learn_from_batch_to_batch():
   assert times.prefill[SPECULATIVE] == pytest.approx([0.75] * 2)
 
 
+def test_batch_by_batch():
+  """Several sides; shapes that were called before; times that add up."""
+  clock, heard = Clock(), []
+  three = sides(clock) | {
+      "other": Side(clock, 0.001, 0.060, final([9], [9]))
+  }
+
+  def one(shape, warmup):
+    return timing.interleave(
+        three,
+        (shape,),
+        repeats=2,
+        warmup=warmup,
+        clock=clock,
+        hear=lambda name, side, state: heard.append((name, side, state)),
+    )
+
+  times = one(4, 1) + one(4, 0)
+  assert len(heard) == 12
+  assert heard[0] == (PLAIN, three[PLAIN], three[PLAIN].state)
+  assert times.decode["other"] == pytest.approx([0.12, 0.12])
+  assert times.counts["other"].tokens == 18
+  assert times.compile_seconds == pytest.approx(3.0)
+  pair = times.against_plain("other")
+  assert pair.compile_seconds == pytest.approx(2.0)
+  # Plain decodes 15 tokens a batch in half of the time.
+  assert pair.speedups() == pytest.approx([0.5 * 9 / 15] * 2)
+  assert pair.speedups(end_to_end=True) == pytest.approx([32 / 61 * 9 / 15] * 2)
+  assert times.against_plain(SPECULATIVE).speedups() == pytest.approx([3.0] * 2)
+
+
 def test_counts():
   counts = timing.Counts.of(final([9, 6], [9, 6]))
   counts += timing.Counts.of(final([4, 0], [8, 0]))
@@ -163,7 +194,7 @@ def test_unequal_outputs_are_compared_by_the_token():
       SPECULATIVE: timing.Counts(50, 25, 25, 25),
   }
   times = timing.Times(
-      1.0,
+      {PLAIN: 0.0, SPECULATIVE: 0.0},
       {PLAIN: [0.0], SPECULATIVE: [0.0]},
       {PLAIN: [1.0], SPECULATIVE: [0.5]},
       counts,
@@ -174,7 +205,7 @@ def test_unequal_outputs_are_compared_by_the_token():
 def test_median_repeat():
   one = timing.Counts(10, 10, 10, 10)
   times = timing.Times(
-      0.0,
+      {PLAIN: 0.0, SPECULATIVE: 0.0},
       {PLAIN: [0.0] * 4, SPECULATIVE: [0.0] * 4},
       {PLAIN: [4.0, 1.0, 3.0, 2.0], SPECULATIVE: [1.0] * 4},
       {PLAIN: one, SPECULATIVE: one},

@@ -424,3 +424,16 @@ def test_head_that_transformers_5_tied_without_scaling(live, tmp_path):
       rtol=0,
       atol=TOLERANCE,
   )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_logits_of_the_newest_token_alone(version):
+  module, params, arrays = load(version)
+  memory = _encode(module, params, arrays["source_BL"], arrays["mask_BL"])
+  query = cache_lib.whole_query(arrays["inputs_BT"][:, :5])
+  logits = lambda newest: module.apply(
+      params, query, None, memory, newest=newest, method="decode"
+  )[0]
+  want_BTV, got_B1V = logits(False), logits(True)
+  assert got_B1V.shape[1] == 1
+  np.testing.assert_allclose(got_B1V, want_BTV[:, -1:], rtol=0, atol=1e-5)

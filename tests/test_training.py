@@ -276,8 +276,10 @@ def test_a_distilled_student_comes_close_to_its_teacher(
 ):
   """On texts of random tokens, which say nothing of the teacher's law."""
   rows, held = _rows(60), {"copy": _rows(8, seed=1)}
-  config = _config(
-      tmp_path / kind, 40, seed=5, teacher=_MODEL, divergence=kind
+  config = dataclasses.replace(
+      _config(tmp_path / kind, 40, seed=5, teacher=_MODEL, divergence=kind),
+      # One shape to compile.
+      batch=batches.BatchConfig((16,), (8,), cost=120),
   )
   loop.run(config, rows, held, teacher)
   log = log_lib.read(config.folder / "log.jsonl")

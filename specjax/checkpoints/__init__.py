@@ -6,6 +6,7 @@ from typing import Any, Sequence
 from flax import linen as nn
 import jax.numpy as jnp
 
+from specjax.checkpoints import chat as chat_lib
 from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import families
 from specjax.checkpoints import gguf_file
@@ -33,12 +34,15 @@ class Checkpoint:
   tokenizer: tokenizer_lib.Pieces
 
   def ask(
-      self, texts: Sequence[str], most: int, chat: bool | None = None
+      self,
+      texts: Sequence[chat_lib.Said],
+      most: int,
+      chat: bool | None = None,
   ) -> list[base.Question]:
     """Texts as ids: what an encoder reads, and what the decoder begins with.
 
     Args:
-      texts: none of them empty.
+      texts: none of them empty; one may be a conversation (see chat).
       most: longer ones are cut, to so many ids.
       chat: put them in the model's chat template; None where it has one.
 

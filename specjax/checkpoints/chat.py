@@ -2,15 +2,37 @@
 
 Templates are Jinja2 programs of whoever made the model, so they run in its
 sandbox; names and options are those that transformers gives them.
+
+A conversation is a list of messages, oldest first, each with its `role`
+("user", "assistant" or "system") and its `content`; one turn of a user may be
+given as a string.
 """
 
 import dataclasses
 import datetime
 import functools
 import json
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from specjax.errors import UserError
+
+Message = Mapping[str, str]
+Said = str | Sequence[Message]
+
+
+def message(role: str, content: str) -> Message:
+  """One message of a conversation."""
+  return {"role": role, "content": content}
+
+
+def messages(said: Said) -> list[Message]:
+  """The messages of a conversation."""
+  return [message("user", said)] if isinstance(said, str) else list(said)
+
+
+def joined(said: Said) -> str:
+  """A conversation as one text, for models without a template."""
+  return "\n\n".join(each["content"] for each in messages(said))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,16 +49,15 @@ class Template:
   tokens: Mapping[str, str]
   path: Any
 
-  def __call__(self, text: str) -> str:
-    """One turn of a user, and the head of the answer.
+  def __call__(self, said: Said) -> str:
+    """A conversation, and the head of the next answer.
 
     Raises:
-      UserError: the template is faulty, or takes no such turn.
+      UserError: the template is faulty, or takes no such turns.
     """
-    message = {"role": "user", "content": text}
     try:
       return self._program.render(
-          messages=[message], add_generation_prompt=True, **self.tokens
+          messages=messages(said), add_generation_prompt=True, **self.tokens
       )
     # The program is a stranger's: anything may come.
     except Exception as error:

@@ -65,13 +65,18 @@ class TextTokenizer(tokenizer_lib.Pieces):
     return [row + [self.eos_id] for row in self._encode(texts, False)]
 
   def prompts(
-      self, texts: Sequence[str], *, most: int, chat: bool | None = None
+      self,
+      texts: Sequence[chat_lib.Said],
+      *,
+      most: int,
+      chat: bool | None = None,
   ) -> list[list[int]]:
     """Ids of prompts.
 
     Args:
       texts: what the model goes on with, or what is said to it.
-      most: longer texts are cut at their end, so that prompts are no longer.
+      most: longer texts are cut at their end, so that prompts are no longer;
+        of a conversation the longest message is.
       chat: whether they are put in the model's chat template; None where it
         has one.
 
@@ -94,22 +99,28 @@ class TextTokenizer(tokenizer_lib.Pieces):
   def _prompts(self, texts, chat: bool) -> list[list[int]]:
     if chat:
       return self._encode([self.template(text) for text in texts], False)
-    rows = self._encode(texts, True)
+    rows = self._encode(map(chat_lib.joined, texts), True)
     # BERT's tokenizers end a text of their own accord.
     return [row[:-1] if row[-1:] == [self.eos_id] else row for row in rows]
 
-  def _cut(self, text: str, row: list[int], most: int, chat: bool):
-    """The prompt of as much of the text as there is room for."""
-    [ids] = self._encode([text], False)
+  def _cut(self, said: chat_lib.Said, row: list[int], most: int, chat: bool):
+    """The prompt of as much of a text as there is room for."""
+    messages = chat_lib.messages(said if chat else chat_lib.joined(said))
+    parts = self._encode([each["content"] for each in messages], False)
     while len(row) > most:
-      # Joints are tokenized anew: it may take one token more, or less.
-      ids = ids[: len(ids) - (len(row) - most)]
-      if not ids:
+      at = max(range(len(parts)), key=lambda i: len(parts[i]))
+      if len(parts[at]) < 2:
         raise UserError(
             f"max_source_tokens: give more than the chat template takes alone,"
             f" got {most}"
         )
-      [row] = self._prompts([self.decode(ids, skip_special=False)], chat)
+      # Joints are tokenized anew: it may take one token more, or less.
+      keep = max(1, len(parts[at]) - (len(row) - most))
+      parts[at] = parts[at][:keep]
+      messages[at] = chat_lib.message(
+          messages[at]["role"], self.decode(parts[at], skip_special=False)
+      )
+      [row] = self._prompts([messages], chat)
     return row
 
   def _encode(self, texts, special: bool) -> list[list[int]]:

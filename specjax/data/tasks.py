@@ -172,7 +172,7 @@ def _read(path: Path | Sequence[Path]) -> Iterator[Example]:
 def read_jsonl(path: Path) -> Iterator[Example]:
   """Yields a file's rows; raises UserError at the first bad one."""
   seen: dict[str, int] = {}
-  for number, line in _lines(path):
+  for number, line in lines(path):
     if not line.strip():
       continue
     try:
@@ -193,7 +193,7 @@ def read_text_pair(source: Path, reference: Path) -> Iterator[Example]:
   Raises:
     UserError: a file can't be read, or has fewer lines than the other.
   """
-  pairs = itertools.zip_longest(_lines(source), _lines(reference))
+  pairs = itertools.zip_longest(lines(source), lines(reference))
   for number, (left, right) in enumerate(pairs, 1):
     if left is None or right is None:
       short, long = (source, reference) if left is None else (reference, source)
@@ -202,21 +202,29 @@ def read_text_pair(source: Path, reference: Path) -> Iterator[Example]:
     yield _example(source, number, row)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-  """Yields (number, line); only a line feed ends a line, as JSON lines ask."""
+def lines(
+    path: Path, field: str = "data.path"
+) -> Iterator[tuple[int, str]]:
+  """Yields (number, line); only a line feed ends a line, as JSON lines ask.
+
+  Raises:
+    UserError: the file can't be read, or is not UTF-8; it names `field`.
+  """
   try:
     # os.path takes any name, however odd; pathlib does not.
     file = open(os.path.expanduser(path), "rb")
   except OSError as error:
     raise UserError(
-        f"data.path: {path}: {error.strerror}; give a file of JSON lines"
+        f"{field}: {path}: {error.strerror}; give a file of JSON lines"
     ) from None
   with file:
     for number, line in enumerate(file, 1):
       try:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
       except UnicodeDecodeError:
-        raise _bad(path, number, "is not UTF-8") from None
+        raise UserError(
+            f"{field}: {os.fspath(path)}, line {number} is not UTF-8"
+        ) from None
       yield number, text.rstrip("\r\n")
 
 

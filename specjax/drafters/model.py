@@ -88,8 +88,8 @@ class ModelDrafter(drawing.DrawingChain):
     (cache, _), (rest_GB, rest_law) = jax.lax.scan(
         next_step, (cache, first_B), jnp.arange(1, self.gamma)
     )
-    join = lambda first, rest: jnp.moveaxis(
-        jnp.concatenate([first[None], rest]), 0, 1
+    join = lambda first, rest: jnp.concatenate(
+        [first[:, None], jnp.moveaxis(rest, 0, 1)], axis=1
     )
     law = jax.tree.map(join, first_law, rest_law)
     proposal = self.proposal(join(first_B, rest_GB), law, context)
@@ -164,10 +164,10 @@ class ModelDrafter(drawing.DrawingChain):
     """Reads tokens from `start_B` on; logits_BV of the next one, cache."""
     active_BT = jnp.broadcast_to(context.active_B[:, None], tokens_BT.shape)
     query = cache_lib.chain_query(tokens_BT, start_B, cache.slots, active_BT)
-    logits_BTV, cache, _ = self.module.apply(
-        params, query, cache, memory, method="decode"
+    logits_B1V, cache, _ = self.module.apply(
+        params, query, cache, memory, newest=True, method="decode"
     )
-    return logits_BTV[:, -1], cache
+    return logits_B1V[:, 0], cache
 
 
 def _newest_two(context):

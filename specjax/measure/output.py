@@ -3,11 +3,17 @@
 import json
 import os
 import pathlib
+import re
 
 from specjax import errors
 from specjax import writing
 from specjax.measure import tables
 from specjax.measure.page import html
+
+
+def default(name: str) -> str:
+  """The folder of a run by its name."""
+  return "out/" + re.sub(r"[^\w.-]+", "_", name)
 
 
 def folder(path: str) -> pathlib.Path:

@@ -64,8 +64,6 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
   config, times = measured.config, measured.times
   rule = config.rule()
   steps, gamma = measured.steps, measured.gamma
-  speedups = times.speedups()
-  whole = times.speedups(end_to_end=True)
   report = {
       "alpha": measured.alpha,
       "acceptance_by_position": acceptance.by_position(
@@ -82,22 +80,12 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
           "theorem_3_8": _predicted(measured, 1.0),
           "with_verify_cost": _predicted(measured, steps.verify_cost),
       },
-      "measured_speedup": {
-          "median": statistics.median_low(speedups),
-          "low": min(speedups),
-          "high": max(speedups),
-      },
-      "end_to_end_speedup": statistics.median_low(whole),
+      **speed(times),
       "gap": _gap(measured),
       "mismatched_rows": None
       if measured.mismatches is None
       else len(measured.mismatches),
       "quality": _quality(measured),
-      "tokens_per_second": {
-          side: times.counts[side].tokens
-          / times.decode[side][times.median_repeat]
-          for side in (timing.PLAIN, timing.SPECULATIVE)
-      },
       "compile_seconds": times.compile_seconds,
       "device": measured.where["device"],
       "dtype": config.decode.dtype,
@@ -112,6 +100,25 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
       "config": dataclasses.asdict(config),
   }
   return report, _details(measured)
+
+
+def speed(times: timing.Times) -> dict[str, Any]:
+  """What times of plain and speculative decoding come to."""
+  speedups = times.speedups()
+  whole = times.speedups(end_to_end=True)
+  return {
+      "measured_speedup": {
+          "median": statistics.median_low(speedups),
+          "low": min(speedups),
+          "high": max(speedups),
+      },
+      "end_to_end_speedup": statistics.median_low(whole),
+      "tokens_per_second": {
+          side: times.counts[side].tokens
+          / times.decode[side][times.median_repeat]
+          for side in (timing.PLAIN, timing.SPECULATIVE)
+      },
+  }
 
 
 def _predicted(measured: Measured, v: float) -> float | None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from specjax.measure import categories
+
 SAMPLED = "sampled: laws are tested by the test suite"
 _FACTORS = {
     "tokens": "a timed round, against Eq. 1: places are not i.i.d., ends are cut",
@@ -31,9 +33,15 @@ def _setting(report, details) -> Rows:
       ("target", config["target"]["checkpoint"], report["dtype"]),
       ("drafts", report["drafter"], shape(report)),
       ("verification", report["rule"], "" if report["lossless"] else LOSSY),
-      ("texts", config["data"]["task"], f"{details['rows']} rows"),
+      ("texts", texts(config), f"{details['rows']} rows"),
       ("sampling", sampling(report), f"batch {report['batch']}"),
   ]
+
+
+def texts(config) -> str:
+  """The task, or the file that holds a person's own."""
+  data = config["data"]
+  return data["path"] if data["task"] == "file" else data["task"]
 
 
 def shape(report) -> str:
@@ -166,10 +174,14 @@ def _outputs(report, details) -> Rows:
   if not report["lossless"]:
     note = LOSSY + ("" if count is None else f"; {note}")
   out = [("rows that differ", "-" if count is None else str(count), note)]
-  for mismatch in sorted(found, key=lambda mismatch: mismatch["near_tie"]):
+  listed = [("", mismatch) for mismatch in found]
+  # Of several kinds of drafts the first one's are those.
+  for name, own in [*details.get("drafters", {}).items()][1:]:
+    listed += [(f" {name}", mismatch) for mismatch in own["mismatches"]]
+  for name, mismatch in sorted(listed, key=lambda pair: pair[1]["near_tie"]):
     kind = "a near tie" if mismatch["near_tie"] else "NOT a near tie"
     out.append((
-        f"  row {mismatch['row']}",
+        f"  row {mismatch['row']}{name}",
         f"token {mismatch['position']}",
         f"gap of plain's two best {mismatch['gap']:.2g}: {kind}; id"
         f" {mismatch['id']}",
@@ -193,7 +205,8 @@ def text(report: dict[str, Any], details: dict[str, Any]) -> str:
   lines = []
   for name, figure, note in rows(report, details):
     lines.append(f"{name:22}{figure:8}  {note}".rstrip())
-  return "\n".join(lines)
+  table = categories.text(report)
+  return "\n".join(lines + ["", table] * bool(table))
 
 
 def markdown(report: dict[str, Any], details: dict[str, Any]) -> str:
@@ -209,4 +222,5 @@ def markdown(report: dict[str, Any], details: dict[str, Any]) -> str:
   ]
   for row in rows(report, details):
     lines.append(f"| {' | '.join(map(cell, row))} |")
-  return "\n".join(lines) + "\n"
+  table = categories.markdown(report)
+  return "\n".join(lines) + "\n" + f"\n{table}" * bool(table)

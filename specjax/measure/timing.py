@@ -71,26 +71,46 @@ class Times:
   """Seconds of all batches together, one entry a repeat.
 
   Attributes:
-    first: of the first calls, which compile.
+    compiling: what first calls took beyond later ones, side -> seconds.
     prefill: source and prompt, and what drafts learn from finished batches,
       side -> repeats.
     decode: all rounds, side -> repeats.
     counts: side -> what was done.
   """
 
-  first: float
+  compiling: Mapping[str, float]
   prefill: Mapping[str, Sequence[float]]
   decode: Mapping[str, Sequence[float]]
   counts: Mapping[str, Counts]
 
   @property
   def compile_seconds(self) -> float:
-    """First calls less what the same calls take later."""
-    steady = sum(
-        statistics.median(map(sum, zip(self.prefill[side], self.decode[side])))
-        for side in self.decode
+    """Of all sides."""
+    return sum(self.compiling.values())
+
+  def __add__(self, other: "Times") -> "Times":
+    """Of the batches of both, repeat by repeat."""
+
+    def each(a, b):
+      pairs = lambda side: zip(a[side], b[side], strict=True)
+      return {side: [x + y for x, y in pairs(side)] for side in a}
+
+    return Times(
+        {k: v + other.compiling[k] for k, v in self.compiling.items()},
+        each(self.prefill, other.prefill),
+        each(self.decode, other.decode),
+        {k: v + other.counts[k] for k, v in self.counts.items()},
     )
-    return max(0.0, self.first - steady)
+
+  def against_plain(self, side: str) -> "Times":
+    """Of plain decoding and one of several other sides."""
+    names = {PLAIN: PLAIN, SPECULATIVE: side}
+
+    def pick(values):
+      return {name: values[own] for name, own in names.items()}
+
+    fields = dataclasses.fields(self)
+    return Times(*(pick(getattr(self, field.name)) for field in fields))
 
   def speedups(self, *, end_to_end: bool = False) -> list[float]:
     """Plain over speculative time a token, one a repeat."""
@@ -138,6 +158,7 @@ def interleave(
     repeats: int,
     warmup: int,
     tick: Callable[[], None] = lambda: None,
+    hear: Callable[[str, Any, Any], None] = lambda name, side, state: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Times:
   """Times every side on every batch, in turn.
@@ -149,13 +170,16 @@ def interleave(
     sides: name -> Side.
     batches: what is decoded; each of them is warmed up.
     repeats: timed calls of each.
-    warmup: calls of each before that, 1 or more.
+    warmup: calls of each before that; 0 where all their shapes were called
+      before.
     tick: called after each call.
+    hear: given the name of a side, the side and its final state after each
+      timed call.
     clock: seconds.
   """
 
   def call(now, name, batch):
-    """One batch, decoded by the side that `now` has; seconds and counts."""
+    """One batch, decoded by the side that `now` has; seconds and the state."""
     began = clock()
     state = jax.block_until_ready(now[name].prefill(batch))
     middle = clock()
@@ -164,26 +188,33 @@ def interleave(
     now[name] = now[name].adopt(state)
     around = middle - began + clock() - ended
     tick()
-    return around, ended - middle, Counts.of(state)
+    return around, ended - middle, state
 
-  first = 0.0
+  first = dict.fromkeys(sides, 0.0)
   for i in range(warmup):
-    counts, now = dict.fromkeys(sides, Counts()), dict(sides)
+    now = dict(sides)
     for batch in batches:
       for name in sides:
-        before, after, count = call(now, name, batch)
-        first += before + after if i == 0 else 0.0
-        counts[name] += count
+        before, after, _ = call(now, name, batch)
+        first[name] += before + after if i == 0 else 0.0
   prefill = {name: [0.0] * repeats for name in sides}
   decode = {name: [0.0] * repeats for name in sides}
   with no_compilation():
     for i in range(repeats):
-      now = dict(sides)
+      counts, now = dict.fromkeys(sides, Counts()), dict(sides)
       # Every second repeat the other way round: a drift then cancels out.
       order = list(sides)[:: -1 if i % 2 else 1]
       for batch in batches:
         for name in order:
-          before, after, _ = call(now, name, batch)
+          before, after, state = call(now, name, batch)
           prefill[name][i] += before
           decode[name][i] += after
-  return Times(first, prefill, decode, counts)
+          counts[name] += Counts.of(state)
+          hear(name, now[name], state)
+  steady = lambda name: statistics.median(
+      map(sum, zip(prefill[name], decode[name]))
+  )
+  compiling = {
+      name: max(0.0, first[name] - steady(name)) for name in sides
+  }
+  return Times(compiling, prefill, decode, counts)

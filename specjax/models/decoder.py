@@ -183,6 +183,7 @@ class Decoder(nn.Module):
       cache: cache_lib.Cache | None,
       memory: None = None,
       taps: tuple[int, ...] = (),
+      newest: bool = False,
   ):
     """Reads T tokens a row.
 
@@ -193,6 +194,7 @@ class Decoder(nn.Module):
       memory: there is none; encoder-decoders have it in this place.
       taps: which hidden states to return. 0 is the embedding, i the output of
         layer i, -2 the last layer's output, -1 the same after the final norm.
+      newest: logits of each row's last token alone, logits_B1V.
 
     Returns:
       logits_BTV in float32, the cache with the tokens written, and a tuple of
@@ -218,7 +220,7 @@ class Decoder(nn.Module):
     final_BTD = self.final_norm(x_BTD)
     states.append(final_BTD)
     return (
-        self.head(final_BTD),
+        self.head(final_BTD[:, -1:] if newest else final_BTD),
         cache_lib.Cache(key=tuple(keys), value=tuple(values)),
         tuple(states[tap] for tap in taps),
     )

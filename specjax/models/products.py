@@ -16,6 +16,8 @@ OUT_IN = False
 _PARTS = 3  # of 8 bits each: the 24 of a float32
 # On a CPU: with more rows than this the arithmetic counts, not the bytes.
 _FEW_ROWS = 16
+# And from this width on two rows take half the time of one.
+_WIDE = 64
 
 
 def kernel_shape(inside: int, out: tuple[int, ...]) -> tuple[int, ...]:
@@ -93,8 +95,8 @@ def _on_cpu(rows, kernel, out_in: bool):
   count = rows.shape[0]
   if rows.dtype == jnp.float32 and count > _FEW_ROWS:
     return _dot(rows, kernel.astype(jnp.float32), out_in)
-  if rows.dtype == jnp.bfloat16 and count == 1:
-    # One row would go to a kernel that is twice as slow as that for two.
+  if rows.dtype == jnp.bfloat16 and count == 1 and rows.shape[1] >= _WIDE:
+    # XLA has another kernel for one row.
     return _dot(jnp.concatenate([rows, rows]), kernel, out_in)[:1]
   return _by_parts(rows, kernel, out_in)
 

@@ -270,6 +270,7 @@ class T5(nn.Module):
       cache: cache_lib.Cache | None,
       memory: Memory,
       taps: tuple[int, ...] = (),
+      newest: bool = False,
   ):
     """Reads T tokens a row.
 
@@ -280,6 +281,7 @@ class T5(nn.Module):
       memory: from `encode`.
       taps: which hidden states to return. 0 is the embedding, i the output of
         layer i, -2 the last layer's output, -1 the same after the final norm.
+      newest: logits of each row's last token alone, logits_B1V.
 
     Returns:
       logits_BTV in float32, the cache with the tokens written, and a tuple of
@@ -306,7 +308,7 @@ class T5(nn.Module):
     final_BTD = self.decoder_norm(x_BTD)
     states.append(final_BTD)
     return (
-        self.head(final_BTD),
+        self.head(final_BTD[:, -1:] if newest else final_BTD),
         cache_lib.Cache(key=tuple(keys), value=tuple(values)),
         tuple(states[tap] for tap in taps),
     )

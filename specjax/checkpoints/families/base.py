@@ -6,6 +6,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from flax import linen as nn
 
+from specjax.checkpoints import chat
 from specjax.checkpoints import fields
 from specjax.checkpoints import places
 from specjax.checkpoints import tokenizer as tokenizer_lib
@@ -36,9 +37,10 @@ class Family:
       model reads, by the names of the table.
     copies: config -> names that writers give to copies, with their originals.
     tokenizer: (directory, config) -> its tokenizer.
-    ask: (config, tokenizer, texts, most, chat) -> a Question each. Texts are
-      cut so that their ids are no more than `most`; `chat` is whether texts
-      are what a person says to the model, None where it was made for it.
+    ask: (config, tokenizer, texts, most, chat) -> a Question each. A text may
+      be a conversation. Texts are cut so that their ids are no more than
+      `most`; `chat` is whether texts are what a person says to the model, None
+      where it was made for it.
   """
 
   architectures: tuple[str, ...]
@@ -51,6 +53,6 @@ class Family:
   copies: Callable[[Config], dict[str, str]]
   tokenizer: Callable[[pathlib.Path, Config], tokenizer_lib.Pieces]
   ask: Callable[
-      [Config, tokenizer_lib.Pieces, Sequence[str], int, bool | None],
+      [Config, tokenizer_lib.Pieces, Sequence[chat.Said], int, bool | None],
       list[Question],
   ]

@@ -2,6 +2,7 @@
 
 from typing import Sequence
 
+from specjax.checkpoints import chat as chat_lib
 from specjax.checkpoints import fields
 from specjax.checkpoints import places
 from specjax.checkpoints import text_tokenizer
@@ -36,7 +37,7 @@ def tokenizer(directory, config: decoder.DecoderConfig):
 def ask(
     config: decoder.DecoderConfig,
     tokenizer: text_tokenizer.TextTokenizer,
-    texts: Sequence[str],
+    texts: Sequence[chat_lib.Said],
     most: int,
     chat: bool | None,
 ) -> list[base.Question]:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Sequence
 
 from specjax import errors
+from specjax.checkpoints import chat as chat_lib
 from specjax.checkpoints import fields
 from specjax.checkpoints import places
 from specjax.checkpoints import tokenizer as tokenizer_lib
@@ -170,7 +171,7 @@ def _feed_forward(config: t5.T5Config, name: str, layer: str) -> places.Table:
 def ask(
     config: t5.T5Config,
     tokenizer: tokenizer_lib.Tokenizer,
-    texts: Sequence[str],
+    texts: Sequence[chat_lib.Said],
     most: int,
     chat: bool | None,
 ) -> list[base.Question]:
@@ -184,7 +185,7 @@ def ask(
           ),
           start,
       )
-      for row in tokenizer.encode_batch(texts)
+      for row in tokenizer.encode_batch([*map(chat_lib.joined, texts)])
   ]
 
 

@@ -3,6 +3,7 @@
 import importlib.resources
 from typing import Any
 
+from specjax.measure import categories
 from specjax.measure import tables
 from specjax.measure.page import bars
 from specjax.measure.page import curve
@@ -47,6 +48,7 @@ def page(report: dict[str, Any], details: dict[str, Any]) -> str:
 <div class="tiles">
 {_tiles(rows)}
 </div>
+{_by_category(report)}
 {_section("Round by round", trace.picture(report, details), "wide")}
 {_section("From predicted to measured", bars.gap(report))}
 {_section("How fast?", bars.timing(report, details))}
@@ -71,7 +73,7 @@ def _what(report, details) -> str:
   lossy = "" if report["lossless"] else f" {tables.LOSSY}."
   return (
       f"{config['target']['checkpoint']}{drafts}{shape}, on {details['rows']}"
-      f" texts of {config['data']['task']}: {tables.sampling(report)},"
+      f" texts of {tables.texts(config)}: {tables.sampling(report)},"
       f" {report['dtype']}, batch {report['batch']}, {report['device']}."
       f"{lossy}"
   )
@@ -107,6 +109,26 @@ def _figures(rows: tables.Rows) -> str:
       for name, figure, note in rows
   )
   return f'<table class="figures">\n{body}\n</table>'
+
+
+def _by_category(report) -> str:
+  """A section, where there are categories."""
+  lines = categories.table(report)
+  if not lines:
+    return ""
+  row = lambda tag, words: "".join(
+      f"<{tag}>{markup.text(word)}</{tag}>" for word in words
+  )
+  body = "\n".join(f"<tr>{row('td', line)}</tr>" for line in lines)
+  head = f"<tr>{row('th', categories.HEAD)}</tr>"
+  table = f'<table class="categories">\n{head}\n{body}\n</table>'
+  first = next(iter(report["drafters"]))
+  note = markup.note(
+      "Decoding; speed-up over plain decoding of the same prompts, by turns: the"
+      " median of the repeats, their range, and the rates of that repeat. All"
+      f" other figures on this page are of {first}."
+  )
+  return _section("By category", table + note, "wide")
 
 
 def _settings(config: dict[str, Any]) -> str:

@@ -207,7 +207,7 @@ def _count(
 
 
 def _costs(setup: prepare.Setup, nodes: int):
-  """Widths of target passes, what they cost, and what a level of drafts does."""
+  """Widths of target passes, what they cost, and what a level of drafts is."""
   measure = setup.config.measure
   how = dict(steps=measure.steps, repeats=measure.repeats)
   batches = setup.groups(len(setup.requests))

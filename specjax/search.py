@@ -103,7 +103,7 @@ class Best:
 
 
 def _one_more(row, own: float, below):
-  """T_b from T_{b-1}, and how many nodes the b-th child has, itself included."""
+  """T_b from T_{b-1}, and how many nodes the b-th child is, with its own."""
   worth = np.where(below > _NEVER, own * (1.0 + np.maximum(below, 0)), _NEVER)
   child = np.concatenate([[_NEVER], worth[:-1]])
   size = np.arange(len(row))

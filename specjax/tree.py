@@ -114,7 +114,7 @@ def work(argv: Sequence[str]) -> None:
   command = shlex.join(["python", "-m", "specjax.tree", *argv[1:]])
   made = find(prepare.prepare(config), asked.nodes, asked.depth)
   where = environment.where(command)
-  _write(out, json.dumps(made | dict(where), indent=1) + "\n")
+  _write(out, _dumps(made | dict(where)))
   print(table(made))
   print(f"\nwritten: {out}")
 
@@ -147,10 +147,15 @@ def find(
       "expected_tokens": best.tokens,
       "expected_speedup": best.speedup,
       "by_nodes": [
-          [each.topology.nodes, each.topology.depth, each.tokens, each.speedup]
+          [
+              each.topology.nodes,
+              each.topology.depth,
+              round(each.tokens, 4),
+              round(each.speedup, 4),
+          ]
           for each in found
       ],
-      "acceptance": chance_GC.tolist(),
+      "acceptance": np.round(chance_GC, 4).tolist(),
       "tried": counted.tried_GC.tolist(),
       "widths": list(widths),
       "verify_costs": list(verify),
@@ -178,6 +183,12 @@ def table(made: dict[str, Any]) -> str:
   return "\n".join(lines)
 
 
+def _dumps(made: dict[str, Any]) -> str:
+  """JSON with a line for each key."""
+  lines = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in made.items()]
+  return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def _branched(setup: prepare.Setup, tree: topology.Topology) -> prepare.Setup:
   """The same with drafts of another shape."""
   drafter = dataclasses.replace(setup.drafts.drafter, topology=tree)
@@ -196,7 +207,7 @@ def _count(
 
 
 def _costs(setup: prepare.Setup, nodes: int):
-  """Widths of target passes, what they cost, and what a level of drafts does."""
+  """Widths of target passes, what they cost, and what a level of drafts is."""
   measure = setup.config.measure
   how = dict(steps=measure.steps, repeats=measure.repeats)
   batches = setup.groups(len(setup.requests))

@@ -25,7 +25,7 @@ SIBLINGS = {
 
 @struct.dataclass
 class TreeState:
-  """State of the source, and the round's nodes: `observe` looks for its path."""
+  """State of the source, and the nodes, among which `observe` finds a path."""
 
   source: Any
   tokens_BN: jax.Array

@@ -1,10 +1,11 @@
 """Keys and values by slot, and the queries that read and write them.
 
 A *slot* is where a token's key and value are written; a *position* is where
-the token stands in the text. For a chain the two are equal; siblings of a tree
-share a position, never a slot. Rows move on by their own lengths, so every write names a slot for each row and token; a token
-that must leave no trace (a finished row, a padding node) is given slot S,
-one past the end, and the write is dropped.
+the token stands in the text. For a chain the two are equal; siblings of a
+tree share a position, never a slot. Rows move on by their own lengths, so
+every write names a slot for each row and token; a token that must leave no
+trace (a finished row, a padding node) is given slot S, one past the end, and
+the write is dropped.
 """
 
 from flax import struct

@@ -270,7 +270,17 @@ def fixture_teacher(tmp_path_factory):
   return loop.run(_config(tmp_path_factory.mktemp("t"), 8), _rows(60), {})
 
 
-@pytest.mark.parametrize("kind", objective.DIVERGENCES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "forward_kl",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in objective.DIVERGENCES
+            if kind != "forward_kl"
+        ),
+    ],
+)
 def test_a_distilled_student_comes_close_to_its_teacher(
     kind, teacher, tmp_path
 ):

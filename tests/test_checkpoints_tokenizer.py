@@ -157,6 +157,9 @@ def test_ids_are_decoded_together(tokenizer):
   assert tokenizer.decode(ids) == " ".join(TEXTS)
   blocks = [ids[i : i + 3] for i in range(0, len(ids), 3)]
   assert "".join(map(tokenizer.decode, blocks)) != " ".join(TEXTS)
+  # A round is shown by its pieces, which bring their spaces along.
+  shown = "".join(tokenizer.shown[i] for i in ids if i > 1)
+  assert shown.replace("▁", " ") == " " + " ".join(TEXTS)
 
 
 def test_bytes(tmp_path):

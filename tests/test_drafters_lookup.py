@@ -146,7 +146,9 @@ def test_what_follows_may_be_short():
 
 def test_padding_is_neither_matched_nor_proposed():
   """ndif-team/nnsight#673: also where an id is that of the padding."""
-  zeros = context([(0,), (5, 0), (0, 5, 6)], [(3, 1), (4, 1), (6, 1)])
+  zeros = context(
+      [(0,), (5, 0), (0, 5, 6), (0, 0)], [(3, 1), (4, 1), (6, 1), (2, 1)]
+  )
   zeros = zeros.replace(
       tokens_BS=jnp.where(
           jnp.arange(WIDTH) < zeros.length_B[:, None], zeros.tokens_BS, 0
@@ -155,7 +157,7 @@ def test_padding_is_neither_matched_nor_proposed():
   )
   for latest in (False, True):
     drafter = LookupDrafter(gamma=4, latest=latest)
-    assert drafts(drafter, zeros) == [(), (), (1,)]
+    assert drafts(drafter, zeros) == [(), (), (1,), (0,)]
 
 
 def test_a_match_does_not_run_over_two_texts():

@@ -27,7 +27,7 @@ TokenRule = token.TokenRule
 quick_compiles = mocks.quick_compiles
 TARGET = mocks.TableModel(24)
 TABLE = mocks.counting_table(24)
-NEVER = 22
+NEVER, START = 22, 0
 
 GAMMA = 3
 SCRIPTS = [(k,) * 4 for k in range(GAMMA + 1)] + [(3, 0, 2, 1), (0, 3, 1, 2)]
@@ -69,9 +69,12 @@ def expected(script, place, budget):
 
 
 def eos_of(place, row):
-  """An EOS set that holds `place`; rows differ in size and order."""
+  """An EOS set that holds `place`; rows differ in size and order.
+
+  In some it is the token that the text begins with, too.
+  """
   here = () if place is None else (place,)
-  return [here, (*here, NEVER), (NEVER, *here)][row % 3]
+  return [here, (*here, START), (NEVER, *here)][row % 3]
 
 
 @functools.cache
@@ -92,7 +95,10 @@ def grid_state():
 
 
 def test_eos_and_budgets_at_every_place_of_a_block():
-  """huggingface/transformers#47912, #47195."""
+  """huggingface/transformers#47912, #47195.
+
+  transformers#8161: the token it begins with ends no text, and is none of it.
+  """
   for got, case in zip(mocks.texts(grid_state()), GRID, strict=True):
     assert got == expected(*case).text, case
 

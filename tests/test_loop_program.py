@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 
 from specjax import sampling
+from specjax import topology
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.drafters import lookup
+from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
 from specjax.drafters import none
+from specjax.drafters import switch
+from specjax.drafters import tree as tree_drafter
+from specjax.verify import block
 from specjax.verify import token
+from specjax.verify import tree as tree_rule
 from tests import mocks
 
 Loop = loop_lib.Loop
@@ -29,8 +35,35 @@ T5, T5_PARAMS = mocks.tiny_t5(vocabulary=VOCABULARY)
 BUDGET, ROWS = 300, 3
 PLAIN = Loop(MODEL, none.NoDrafter(), TokenRule()), (TABLE, ())
 SPECULATIVE = Loop(MODEL, DRAFTER, TokenRule()), (TABLE, DRAFT)
-BOTH = pytest.mark.parametrize(
-    "loop, tables", [PLAIN, SPECULATIVE], ids=["plain", "drafts"]
+BLOCK = Loop(MODEL, DRAFTER, block.BlockRule()), (TABLE, DRAFT)
+TREE = (
+    Loop(
+        MODEL,
+        tree_drafter.TreeDrafter(
+            source=DRAFTER,
+            topology=topology.Topology(((0,), (1,), (0, 0))),
+            siblings="distinct",
+        ),
+        tree_rule.TreeRule(),
+    ),
+    (TABLE, DRAFT),
+)
+MIXED = (
+    Loop(
+        MODEL,
+        mixed.MixedDrafter(
+            copies=lookup.LookupDrafter(gamma=2),
+            model=DRAFTER,
+            switch=switch.Switch(pause=1),
+        ),
+        TokenRule(),
+    ),
+    (
+        TABLE,
+        mixed.MixedParams(
+            (), DRAFT, mixed.Costs(jnp.float32(0.1), jnp.array([1.0, 1.4]))
+        ),
+    ),
 )
 T5_PLAIN = Loop(T5, none.NoDrafter(), TokenRule()), (T5_PARAMS, ())
 T5_COPIES = (
@@ -148,7 +181,11 @@ def test_the_state_is_donated(loop, tables):
   np.testing.assert_array_equal(again.tokens_BS, final.tokens_BS)
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "loop, tables",
+    [PLAIN, SPECULATIVE, BLOCK, TREE, MIXED],
+    ids=["plain", "drafts", "block", "tree", "mixed"],
+)
 def test_keys_serve_once_and_nothing_is_nan(loop, tables):
   """sgl-project/sglang-jax#940: no key serves twice, and nothing is NaN."""
   for batch in batches(loop):

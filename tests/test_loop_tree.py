@@ -13,6 +13,7 @@ from specjax import errors
 from specjax import sampling
 from specjax import topology as topology_lib
 from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
 from specjax.decoding import state as state_lib
 from specjax.drafters import model as model_drafter
 from specjax.drafters import ngram
@@ -26,6 +27,7 @@ from specjax.verify import tree as tree_rule
 from specjax.verify import typical
 from tests import mocks
 from tests import test_loop_law
+from tests import text_laws
 
 Loop = loop_lib.Loop
 ModelDrafter = model_drafter.ModelDrafter
@@ -320,6 +322,70 @@ def test_ngrams_are_a_source_too():
   plain = Loop(model, none.NoDrafter(), TreeRule())
   want = mocks.decode(plain, target, (), batch, 3)
   assert mocks.texts(loop.run(target, table, state)) == mocks.texts(want)
+
+
+DRAWN = mocks.TableModel(3)
+SETTINGS = [
+    Settings(temperature=1.0, eos=()),
+    Settings(temperature=0.7, top_k=2, eos=(1,)),
+    Settings(temperature=1.3, top_p=0.8, eos=(0,)),
+    Settings(temperature=0.0, eos=(2,)),
+]
+
+
+@functools.cache
+def drawn(ids=tuple(range(24))):
+  """Rows whose siblings are drawn, of all settings, on the host."""
+  loop = Loop(
+      DRAWN,
+      drafter_of(ModelDrafter(DRAWN, 1), siblings="distinct"),
+      TreeRule(),
+      log_probs=True,
+  )
+  requests = mocks.requests(
+      [SETTINGS[i % 4] for i in ids], [1 + i % 9 for i in ids], ids=ids
+  )
+  batch = requests_lib.make_batch(requests, vocabulary=3, seed=0)
+  tables = [mocks.random_table(DRAWN, seed) for seed in (0, 1)]
+  state = mocks.decode(loop, *tables, batch, 9)
+  return jax.device_get(state.replace(key_B=None))
+
+
+def test_log_probs_along_a_path():
+  """ggml-org/llama.cpp#27972: those of the nodes that were taken."""
+  state, table = drawn(), np.asarray(mocks.random_table(DRAWN, 0))
+  for row, text in enumerate(mocks.texts(state)):
+    for i, token_id in enumerate(text):
+      before = (0, *text[:i])
+      p_V = text_laws.next_law(DRAWN, table, SETTINGS[row % 4], before, i)
+      raw_V = table[DRAWN.code(before)]
+      want = np.log(p_V[token_id]), raw_V[token_id] - np.log(
+          np.sum(np.exp(raw_V))
+      )
+      got = [
+          buffer_BS[row, 1 + i]
+          for buffer_BS in (state.log_probs.law_BS, state.log_probs.model_BS)
+      ]
+      np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_tallies_of_random_paths():
+  """sgl-project/sglang#11572: accepted is what was judged, and came out."""
+  state, tallies = drawn(), drawn().tallies
+  emitted_B = state.length_B - state.prompt_B
+  # A cut in a round's drafts leaves its extra token out.
+  cut_B = tallies.accepted_BG.sum(axis=1) + tallies.rounds_B - emitted_B
+  assert set(cut_B.tolist()) == {0, 1}
+  assert np.all(tallies.accepted_BG <= tallies.judged_BG)
+  assert np.all(tallies.judged_BG[:, 1:] <= tallies.accepted_BG[:, :-1])
+  assert np.all(tallies.judged_BG <= tallies.rounds_B[:, None])
+
+
+def test_rows_of_trees_wherever_they_stand():
+  """vllm-project/vllm#6038, #10863."""
+  texts = mocks.texts(drawn())
+  order = np.random.default_rng(0).permutation(len(texts)).tolist()
+  assert mocks.texts(drawn(tuple(order))) == [texts[i] for i in order]
 
 
 def test_chains_move_nothing():

@@ -83,6 +83,24 @@ def test_steady_time_is_reported():
   assert times.speedups(end_to_end=True) == pytest.approx([32 / 13] * 3)
 
 
+def test_the_device_is_waited_for():
+  """Work that was only handed to it has taken no time yet."""
+  clock = Clock()
+
+  def works(seconds):
+    def wait():
+      clock.now += seconds
+
+    return wait
+
+  both = sides(clock)
+  both[PLAIN].state.block_until_ready = works(0.6)
+  both[SPECULATIVE].state.block_until_ready = works(0.2)
+  times = timing.interleave(both, (4,), repeats=2, warmup=1, clock=clock)
+  assert times.decode[PLAIN] == pytest.approx([0.63] * 2)
+  assert times.decode[SPECULATIVE] == pytest.approx([0.21] * 2)
+
+
 def test_every_timed_shape_is_warmed_up():
   """The last, shorter batch too; both sides equally often."""
   clock = Clock()

@@ -167,18 +167,36 @@ def test_suffix_drafts_learn_from_call_to_call(mini, tmp_path):
   assert rounds(third) <= rounds(second)
 
 
-def test_mixed_texts_are_those_of_plain_decoding(mini):
-  """A bad draft model fills in; both are switched off where they don't pay."""
-  target = mini[0]
-  drafts = pipeline.draft_mixed(
+def switched(target, v):
+  """Copies, and a draft model; both rest in rows where they do not pay."""
+  return pipeline.draft_mixed(
       pipeline.draft_lookup(1),
       pipeline.draft_model(target, "mini/small", gamma=1, temperature=1.0),
       c=0.3,
-      v=1.5,
+      v=v,
   )
+
+
+def test_mixed_texts_are_those_of_plain_decoding(mini):
+  """A bad draft model fills in; both are switched off where they don't pay."""
+  drafts = switched(mini[0], 1.5)
   results = copies_of(mini, drafts)
   assert [row.tokens for row in results] == mini[2]
   assert pipeline.responses(drafts) == []
+
+
+def test_a_second_call_begins_as_the_first_did(mini):
+  """huggingface/transformers#28759: how much to draft outlived the call.
+
+  What is switched off in a row is known to that row alone.
+  """
+  drafts = switched(mini[0], 2.0)
+  counts = lambda: [
+      (row.rounds, row.empty, row.drafted) for row in copies_of(mini, drafts)
+  ]
+  first = counts()
+  assert counts() == first
+  assert any(empty for _, empty, _ in first)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -25,6 +26,7 @@ from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.data import ngrams
 from specjax.decoding import requests as requests_lib
 from specjax.decoding import side as side_lib
+from specjax.measure import lossless
 from specjax.measure import timing
 from specjax.models import t5
 from specjax.verify import block
@@ -466,6 +468,22 @@ def test_draft_options(family, table):
     assert measured == pytest.approx(rate, abs=1e-6)
   none = setup_of(family, **common, draft__kind="none")
   assert none.speculative.loop == none.plain.loop == base.plain.loop
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_that_differ(family, dtype):
+  """Where, and whether that type's rounding explains it.
+
+  huggingface/transformers#39421: a pass over several tokens rounds otherwise.
+  """
+  setup = setup_of(family, data__rows=2, decode__dtype=dtype)
+  texts = lambda *rows: [types.SimpleNamespace(tokens=row) for row in rows]
+  [found] = experiment.mismatches(
+      setup, texts((3, 4), (5, 6, 7)), texts((3, 4), (5, 8, 7))
+  )
+  assert (found.row, found.position) == (1, 1)
+  assert found.bound == lossless.NEAR_TIE[dtype]
+  assert found.gap > 0 and found.near_tie == (found.gap < found.bound)
 
 
 def test_verify_options(family):

@@ -1,8 +1,10 @@
 """What may import what: arrows run down, and there are no circles."""
 
 import ast
+import functools
 import graphlib
 import pathlib
+import re
 
 ROOT = pathlib.Path(__file__).parents[1]
 # From the doors down. A room imports only from rooms further down.
@@ -108,3 +110,29 @@ def test_the_package_knows_neither_tests_nor_experiments():
         names.append(getattr(node, "module", None) or "")
         tops = {name.partition(".")[0] for name in names}
         assert not tops & {"tests", "experiments"}, path
+
+
+@functools.cache
+def docstrings(file: str) -> dict[str, str]:
+  """Test -> docstring, of a file of tests."""
+  tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
+  return {
+      node.name: ast.get_docstring(node) or ""
+      for node in tree.body
+      if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+  }
+
+
+def test_every_fault_has_its_tests():
+  """Those that docs/faults.md names are there; one names the report, too."""
+  text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+  rows = [line for line in text.splitlines() if "::" in line]
+  assert len(rows) > 30
+  for row in rows:
+    report = re.search(r"#\d+", row)[0]
+    named = re.findall(r"`(\w+\.py)::(\w+)`", row)
+    assert len(named) == row.count("::"), row
+    missing = [name for file, name in named if name not in docstrings(file)]
+    assert not missing, missing
+    said = " ".join(docstrings(file)[name] for file, name in named)
+    assert re.search(rf"{report}\b", said), row

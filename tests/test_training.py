@@ -108,6 +108,21 @@ def test_loss_ignores_padding():
   np.testing.assert_allclose(sums["loss"], want, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [None, *objective.DIVERGENCES])
+def test_places_that_count_have_a_gradient(kind, monkeypatch):
+  """sgl-project/SpecForge#885: the first one too, and none past the end."""
+  monkeypatch.setattr(objective, "_logits", lambda model, logits, _: logits)
+  options = {} if kind is None else dict(teacher=_MODEL, divergence=kind)
+  sums = objective.Objective(_MODEL, **options).sums
+  (teacher, _), (student, _) = _laws(0, (2, 4, 20)), _laws(1, (2, 4, 20))
+  target_BT = jnp.array([[5, 6, 1, 9], [1, 7, 7, 7]])
+  batch = None, None, target_BT, jnp.array([3, 1])
+  slope_BTV = jax.grad(lambda x: sums(x, teacher, batch)["loss"])(student)
+  np.testing.assert_array_equal(
+      np.any(slope_BTV != 0, axis=-1), [[1, 1, 1, 0], [1, 0, 0, 0]]
+  )
+
+
 def test_optimizer_gives_layer_matrices_to_muon_and_the_rest_to_adamw():
   """A Muon update of a square matrix is orthogonal up to its scale."""
   module = t5.T5(_MODEL)

@@ -146,7 +146,7 @@ def test_tree_run(family, tmp_path, capsys):
   assert (report["alpha"], report["block_efficiency"]) == (1.0, 4.0)
   assert set(report["acceptance_by_position"]) == {1.0}
   assert details["drafted"] == 5 * details["rounds"]
-  assert report["c"] > 0 and report["verify_cost"] > 0
+  assert report["c"] >= 0 and report["verify_cost"] > 0
   product = report["predicted_speedup"]["theorem_3_8"]
   for factor in report["gap"].values():
     product *= factor
@@ -212,7 +212,7 @@ def test_simulated_run(family, tmp_path):
   assert report["alpha"] == pytest.approx(1, abs=1e-6)
   assert set(report["acceptance_by_position"]) <= {1.0, None}
   assert (report["mismatched_rows"], report["block_efficiency"]) == (0, 8.0)
-  assert report["c"] > 0 and report["verify_cost"] > 0
+  assert report["c"] >= 0 and report["verify_cost"] > 0  # 0: under the clock
   for outputs in details["outputs"]:
     assert (outputs["tokens"], outputs["rounds"]) == (16, 2)
     assert outputs["plain"] == outputs["speculative"]

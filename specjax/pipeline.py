@@ -249,6 +249,7 @@ def draft_mixed(
     model: Drafts | None = None,
     *,
     c: float = 0.0,
+    matching: float = 0.0,
     v: float | Sequence[float] | None = None,
     switch: switch_lib.Switch = switch_lib.Switch(),
 ) -> Drafts:
@@ -258,36 +259,39 @@ def draft_mixed(
     copies: from `draft_lookup` or `draft_suffix`.
     model: from `draft_model`, or None.
     c: what a token of the model's costs, in target steps.
+    matching: what it costs to look for something to copy.
     v: what a target pass over gamma + 1 tokens costs; a narrower one is taken
       to cost as much less, or give one figure for each of the drafter's
-      widths. None: nothing is switched off.
-    switch: when drafts are switched off in a row.
+      widths. None: all drafts are made that there are.
+    switch: how many are made else.
 
   Raises:
-    errors.UserError: c or v is out of its range.
+    errors.UserError: c, matching or v is out of its range.
   """
   drafter = mixed.MixedDrafter(
       copies=copies.drafter,
       model=model and model.drafter,
       switch=None if v is None else switch,
   )
-  costs = None if v is None else _costs(drafter, c, v)
+  costs = None if v is None else _costs(drafter, c, matching, v)
   model_params = None if model is None else model.params
   return Drafts(drafter, mixed.MixedParams(copies.params, model_params, costs))
 
 
-def _costs(drafter: mixed.MixedDrafter, c, v) -> mixed.Costs:
+def _costs(drafter: mixed.MixedDrafter, c, matching, v) -> switch_lib.Costs:
   """As the switch takes them."""
   widths = drafter.widths
   if checks.is_number(v):
     v = [1 + (v - 1) * (width - 1) / drafter.gamma for width in widths]
-  for field, values in (("c", [c]), ("v", v)):
+  for field, values in (("c", [c]), ("matching", [matching]), ("v", v)):
     good = all(checks.is_number(x) and 0 <= x < math.inf for x in values)
     errors.require(good, field, "give numbers from 0 on", values)
   errors.require(
       len(v) == len(widths), "v", f"give one for each of {widths}", v
   )
-  return mixed.Costs(jnp.float32(c), jnp.asarray(v, jnp.float32))
+  return switch_lib.Costs(
+      jnp.float32(c), jnp.float32(matching), jnp.asarray(v, jnp.float32)
+  )
 
 
 def make_requests(

@@ -172,17 +172,19 @@ def switched(target, v):
   return pipeline.draft_mixed(
       pipeline.draft_lookup(1),
       pipeline.draft_model(target, "mini/small", gamma=1, temperature=1.0),
-      c=0.3,
+      c=0.1,
+      matching=0.01,
       v=v,
   )
 
 
 def test_mixed_texts_are_those_of_plain_decoding(mini):
   """A bad draft model fills in; both are switched off where they don't pay."""
-  drafts = switched(mini[0], 1.5)
+  drafts = switched(mini[0], 1.2)
   results = copies_of(mini, drafts)
   assert [row.tokens for row in results] == mini[2]
   assert pipeline.responses(drafts) == []
+  assert sum(row.rounds for row in results) < sum(map(len, mini[2]))
 
 
 def test_a_second_call_begins_as_the_first_did(mini):
@@ -211,6 +213,12 @@ def test_a_second_call_begins_as_the_first_did(mini):
         (
             "v",
             lambda t: pipeline.draft_mixed(pipeline.draft_lookup(2), v=[1, 2]),
+        ),
+        (
+            "matching",
+            lambda t: pipeline.draft_mixed(
+                pipeline.draft_lookup(2), matching=-1, v=1.0
+            ),
         ),
         (
             "c",

@@ -303,6 +303,7 @@ def make_requests(
     ids: Sequence[int] | None = None,
     max_source_tokens: int = 512,
     chat: bool | None = None,
+    mask=None,
 ) -> list[requests_lib.Request]:
   """Texts -> requests: what an encoder reads, or a decoder-only model's prompt.
 
@@ -315,6 +316,8 @@ def make_requests(
     ids: of the requests; 0, 1, ... where None.
     max_source_tokens: longer texts are cut, at their end; 2 or more.
     chat: put texts in the model's chat template; None where it has one.
+    mask: texts are token ids then, padded left or right to one array, and this
+      is True, or 1, at those that count. They are taken as they are.
 
   Raises:
     errors.UserError: a text is empty or no string, or another argument does
@@ -322,6 +325,9 @@ def make_requests(
   """
   if isinstance(texts, str):
     raise errors.UserError("texts: give a list of strings, got one string")
+  if mask is not None:
+    errors.require(not chat, "chat", "token ids stay as they are", chat)
+    texts = requests_lib.unpad(texts, mask)
   texts = list(texts)
   errors.require(
       checks.is_whole(max_source_tokens, 2),
@@ -333,16 +339,19 @@ def make_requests(
     raise errors.UserError(
         f"ids: give one a text, got {len(ids)} for {len(texts)} texts"
     )
-  for i, said in enumerate(texts):
-    _check_said(i, said)
+  if mask is None:
+    for i, said in enumerate(texts):
+      _check_said(i, said)
+    questions = target.ask(texts, max_source_tokens, chat)
+  else:
+    questions = target.ask_ids(texts)
   config = target.module.config
   if settings.eos is None:
     settings = dataclasses.replace(settings, eos=config.ends)
   rows = [
       requests_lib.Request(i, *asked, settings, max_new_tokens)
       for i, asked in zip(
-          range(len(texts)) if ids is None else ids,
-          target.ask(texts, max_source_tokens, chat),
+          range(len(texts)) if ids is None else ids, questions
       )
   ]
   for i, row in enumerate(rows):
@@ -411,7 +420,7 @@ class Decoder:
   """Decodes lists of strings.
 
   Compiles once for each number of rows (`batch`, or fewer texts), padded
-  width of source or prompt (64, 128, 256, ...), max_new_tokens and number of
+  width of source or prompt (64, 96, 128, ...), max_new_tokens and number of
   EOS ids; other settings, seeds and texts cost nothing. What drafts have learnt
   in one call they know in the next.
 
@@ -450,6 +459,7 @@ class Decoder:
       max_new_tokens: int = 128,
       max_source_tokens: int = 512,
       chat: bool | None = None,
+      mask=None,
       ids: Sequence[int] | None = None,
       seed: int = 0,
       log_probs: bool = False,
@@ -463,6 +473,7 @@ class Decoder:
       max_new_tokens: budget of each.
       max_source_tokens: longer texts are cut, at their end.
       chat: put texts in the model's chat template; None where it has one.
+      mask: of token ids in the place of texts, see make_requests.
       ids: of the requests; a text keeps its random numbers with its id.
       seed: of the run.
       log_probs: also report each token's log-probabilities.
@@ -481,6 +492,7 @@ class Decoder:
         max_new_tokens=max_new_tokens,
         max_source_tokens=max_source_tokens,
         chat=chat,
+        mask=mask,
         ids=ids,
     )
     rule = self.rule

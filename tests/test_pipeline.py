@@ -5,6 +5,7 @@ import pathlib
 import textwrap
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import sentencepiece
 
@@ -231,6 +232,26 @@ def test_a_second_call_begins_as_the_first_did(mini):
 def test_refused_options_of_copies(mini, field, make):
   with pytest.raises(UserError, match=f"^{field}: "):
     make(mini[0])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_ids_are_decoded_as_their_texts(decoder, side):
+  """ndif-team/nnsight#673: as tokenizers pad them, at either end."""
+  rows = decoder.target.tokenizer.encode_batch(_TEXTS)
+  width = max(map(len, rows))
+  ids, mask = np.full((2, len(rows), width), 3)
+  for row, own, there in zip(rows, ids, mask):
+    place = slice(width - len(row), None) if side == "left" else slice(len(row))
+    there[:] = 0
+    own[place], there[place] = row, 1
+  assert np.any(mask == 0)
+  for own, there in ((ids, mask), (jnp.asarray(ids), jnp.asarray(mask != 0))):
+    results = decoder(own, max_new_tokens=4, mask=there)
+    assert results == decoder(_TEXTS, max_new_tokens=4)
+  with pytest.raises(UserError, match="^mask_BP: give each row its tokens"):
+    decoder(ids, mask=0 * mask)
+  with pytest.raises(UserError, match="^chat: token ids stay"):
+    decoder(ids, mask=mask, chat=True)
 
 
 def test_long_sources_are_cut_before_their_end(decoder):

@@ -406,6 +406,30 @@ def fetch(
   return list(examples)
 
 
+def contents(config: sections.Experiment) -> dict[str, list[int]]:
+  """Size and date of the files that models and drafts are read from.
+
+  Args:
+    config: whose files were fetched.
+  """
+  draft = config.draft
+  names = [config.target.checkpoint, *[draft.checkpoint] * draft.has_model]
+  paths = [resolve.resolve(name, hint=HINT) for name in names]
+  if draft.kind in ("bigram", "unigram"):
+    paths.append(ngrams.find(draft.table))
+  if draft.copied == "suffix" and draft.suffix.load:
+    paths.append(responses.find(draft.suffix.load))
+  if os.path.isfile(os.path.expanduser(draft.tree)):
+    paths.append(os.path.expanduser(draft.tree))
+  found = {}
+  for path in map(pathlib.Path, paths):
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+      if file.is_file():
+        stat = file.stat()
+        found[str(file)] = [stat.st_size, stat.st_mtime_ns]
+  return found
+
+
 def _response_files(draft: sections.Draft) -> list[str]:
   """A line for each file of responses that can't be had or written."""
   if draft.copied != "suffix":

@@ -30,7 +30,8 @@ class MixedState:
     copies: state of what copies.
     model: of the draft model, or ().
     known_B: how many tokens the draft model's cache holds.
-    book: of the switch; None without one.
+    book: of the switch, at the top of a round; None without one.
+    paid: within a round, the book once its drafts are paid for.
     class_B: within a round, of a row's drafts, see drafters.switch; else
       NOWHERE.
     count_B: how many they are; else 0.
@@ -40,6 +41,7 @@ class MixedState:
   model: Any
   known_B: jax.Array
   book: switch_lib.Book | None
+  paid: switch_lib.Book | None
   class_B: jax.Array
   count_B: jax.Array
 
@@ -97,11 +99,13 @@ class MixedDrafter(chain.Chain):
         own, context, prompt_width=prompt_width, slots=slots
     )
     nothing_B = jnp.zeros_like(context.length_B)
+    book = self.switch.start(nothing_B) if self.switch else None
     return MixedState(
         copies=begin(self.copies, params.copies),
         model=begin(self.model, params.model) if self.model else (),
         known_B=context.prompt_B - 1,
-        book=self.switch.start(nothing_B) if self.switch else None,
+        book=book,
+        paid=book,
         class_B=nothing_B + switch_lib.NOWHERE,
         count_B=nothing_B,
     )
@@ -109,7 +113,7 @@ class MixedDrafter(chain.Chain):
   def propose(self, params, state, context, key_B, width):
     """Copies for the rows that match, drawn tokens for others."""
     room_B = jnp.where(context.active_B, context.remaining_B - 1, 0)
-    match, book = self._matched(params, state, context, room_B)
+    match, paid = self._matched(params, state, context, room_B)
     copied = self.copies.proposal(match)
     proposal = proposals.Proposal(
         self._wide(copied.tokens_BN), copied.count_B, None, self.kind
@@ -120,8 +124,8 @@ class MixedDrafter(chain.Chain):
     if self.model:
       drawn_B = jnp.where(copies_B, 0, jnp.minimum(room_B, self.model.gamma))
       if self.switch:
-        drawn_B, book = self.switch.choose(
-            book,
+        drawn_B, paid = self.switch.choose(
+            paid,
             context.length_B - context.prompt_B,
             jnp.full_like(class_B, switch_lib.DRAWN),
             drawn_B,
@@ -136,7 +140,7 @@ class MixedDrafter(chain.Chain):
       proposal = self._mix(proposal, drawn, draws_B, drawn_B)
     return proposal, state.replace(
         model=model_state,
-        book=book,
+        paid=paid,
         class_B=class_B,
         count_B=proposal.count_B,
     )
@@ -152,27 +156,30 @@ class MixedDrafter(chain.Chain):
         context.length_B + count_B - 2,
         state.known_B,
     )
-    book = state.book
+    book = None
     if self.switch:
-      book = self.switch.settle(book, state.class_B, state.count_B, count_B - 1)
+      book = self.switch.settle(
+          state.paid, state.class_B, state.count_B, count_B - 1
+      )
     return MixedState(
         copies=copies_state,
         model=state.model,
         known_B=known_B,
         book=book,
+        paid=book,
         class_B=jnp.full_like(state.class_B, switch_lib.NOWHERE),
         count_B=jnp.zeros_like(state.count_B),
     )
 
   def _matched(self, params, state, context, room_B):
-    """What is copied, at most `room` tokens, and the switch's book."""
+    """What is copied, at most `room` tokens, and the book once it is paid."""
     find = lambda context: self.copies.match(
         params.copies, state.copies, context
     )
     if not self.switch:
       match = find(context)
       count_B = jnp.minimum(match.count_B, room_B)
-      return match.replace(count_B=count_B), state.book
+      return match.replace(count_B=count_B), None
     emitted_B = context.length_B - context.prompt_B
     looks_B, book = self.switch.look(
         state.book, room_B > 0, emitted_B, params.costs, self.widths

@@ -179,7 +179,7 @@ def unpad(ids_BP, mask_BP) -> list[tuple[int, ...]]:
   errors.require(
       mask_BP.ndim == 2 and mask_BP.shape == ids_BP.shape,
       "mask_BP",
-      f"give two axes, as the ids have ({ids_BP.shape})",
+      f"give two axes, those of the ids {ids_BP.shape}",
       mask_BP.shape,
   )
   prompts = []

@@ -313,8 +313,8 @@ def test_texts_after_a_thousand_responses():
   drafter = SuffixDrafter(gamma=3, reach=16, offset=3.0)
   tree = suffix_array.build((), 40, 16)
   texts = random_texts(1000, 9, size=V)
-  for i in range(0, 1000, 10):
-    tree = drafter.adopt(tree, texts[i : i + 10])
+  for i in range(0, 1000, 50):
+    tree = drafter.adopt(tree, texts[i : i + 50])
   text = tuple(range(V)) * 3
   tree = drafter.adopt(tree, [text])
   assert [tuple(ids.tolist()) for ids in tree.responses()][-1] == text

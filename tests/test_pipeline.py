@@ -237,7 +237,8 @@ def test_refused_options_of_copies(mini, field, make):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_ids_are_decoded_as_their_texts(decoder, side):
   """ndif-team/nnsight#673: as tokenizers pad them, at either end."""
-  rows = decoder.target.tokenizer.encode_batch(_TEXTS)
+  texts = [*_TEXTS, _TEXTS[0] + " and more"]
+  rows = decoder.target.tokenizer.encode_batch(texts)
   width = max(map(len, rows))
   ids, mask = np.full((2, len(rows), width), 3)
   for row, own, there in zip(rows, ids, mask):
@@ -247,7 +248,7 @@ def test_padded_ids_are_decoded_as_their_texts(decoder, side):
   assert np.any(mask == 0)
   for own, there in ((ids, mask), (jnp.asarray(ids), jnp.asarray(mask != 0))):
     results = decoder(own, max_new_tokens=6, mask=there)
-    assert results == decoder(_TEXTS, max_new_tokens=6)
+    assert results == decoder(texts, max_new_tokens=6)
   with pytest.raises(UserError, match="^mask_BP: give each row its tokens"):
     decoder(ids, mask=0 * mask)
   with pytest.raises(UserError, match="^chat: token ids stay"):

@@ -8,7 +8,7 @@ put in its chat template; --config.data.chat=false has it go on with them.
 Drafts are looked up in the prompt. Variants name other kinds:
 
     :suffix     from suffix trees over text and earlier responses
-    :mixed      looked up, and switched off in rows where that does not pay
+    :mixed      looked up, as many in a round as pay
     :simulated  right 4 times of 5, at no cost, so that the table shows what
                 the loop and the device make of Eq. 1
     :model      of --config.draft.checkpoint=DIR, a model of this vocabulary
@@ -20,7 +20,8 @@ Command: python -m specjax.run --config configs/smollm2.py
              --config.data.text="Who was Ada Lovelace?"
          --config.data.task=file --config.data.path=mine.jsonl for other texts
          python -m specjax.bench --config configs/smollm2.py \\
-             --prompts question.jsonl --drafters lookup,suffix,mixed
+             --prompts question.jsonl \\
+             --drafters lookup,lookup:switch.on=true,suffix:switch.on=true
 Time: a quarter of an hour on two CPU cores; for Spec-Bench's prompts and
 three kinds of drafts a few hours.
 Expected: of `:simulated` alpha near .8, tokens a target pass as Eq. 1 has them

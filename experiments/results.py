@@ -27,6 +27,15 @@ from specjax import writing
 from specjax.measure import environment
 from specjax.measure import output
 
+# Packages that no plain installation has -> the extra that brings them.
+_EXTRAS = {
+    "torch": "parity",
+    "transformers": "parity",
+    "gguf": "gguf",
+    "matplotlib": "plot",
+    "datasets": "hub",
+    "huggingface_hub": "hub",
+}
 _PARTS = pathlib.Path("out/experiments")
 COMMITTED = pathlib.Path(__file__).parents[1] / "results"
 # Types of argparse.
@@ -51,9 +60,12 @@ def door(
   def tried(argv: Sequence[str]) -> int | None:
     try:
       return work(argv)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+      extra = _EXTRAS.get((error.name or "").partition(".")[0])
+      if not extra:
+        raise
       raise errors.UserError(
-          f"{error}: pip install -e '.[parity,train]'"
+          f"{error}: python -m pip install -e '.[{extra}]'"
       ) from None
 
   return options.door(

@@ -43,6 +43,7 @@ from specjax.data import tasks
 from specjax.measure import environment
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
+from specjax.models import decoder
 
 NAME = "side_by_side"
 OURS, THEIRS = "specjax", "transformers"
@@ -79,6 +80,11 @@ class Both:
 
     examples = [tasks.Example(row.id, row.turns[0]) for row in prompts]
     setup = prepare.prepare(config, examples=examples)
+    if not isinstance(setup.target.module, decoder.Decoder):
+      raise errors.UserError(
+          "target.checkpoint: give a decoder-only model, got an encoder-decoder"
+          f" ({config.target.checkpoint})"
+      )
     torch.set_num_threads(baseline.threads())
     with tempfile.TemporaryDirectory() as folder:
       hf.save_model(

@@ -54,9 +54,16 @@ class Store:
       options: all that its figures depend on.
 
     Raises:
-      errors.UserError: a run with other options waits there.
+      errors.UserError: a run with other options waits there, or one of a
+        source that may have been another.
     """
     store = cls(folder)
+    if store.has("run") and str(options["commit"]).endswith("-dirty"):
+      raise errors.UserError(
+          f"out: in {folder} waits a run, and the source is not committed: it"
+          " may have been another; delete the folder, or give another"
+          " --config.out"
+      )
     # As JSON has them: lists, not tuples.
     options = json.loads(json.dumps(options))
     kept = store.kept("run", lambda: options)
@@ -124,6 +131,12 @@ def run(
       waits in the folder.
   """
   where = environment.where(command)
+  examples = [tasks.Example(row.id, row.turns[0]) for row in prompts]
+  contents = {}
+  for draft in drafts.values():
+    each = dataclasses.replace(config, draft=draft)
+    prepare.fetch(each, examples)
+    contents |= prepare.contents(each)
   store = Store.open(
       folder,
       {
@@ -133,9 +146,11 @@ def run(
           "prompts": [dataclasses.asdict(prompt) for prompt in prompts],
           "commit": where["commit"],
           "device": where["device"],
+      } | {
+          f"size and date of {file}": value for file, value in contents.items()
       },
   )
-  setups = _prepare(config, drafts, prompts, store)
+  setups = _prepare(config, drafts, prompts, examples, store)
   steps = _steps(setups, store)
   asker = _Asker(setups)
   kept = []
@@ -156,13 +171,14 @@ def run(
   return made
 
 
-def _prepare(config, drafts, prompts, store) -> dict[str, prepare.Setup]:
+def _prepare(
+    config, drafts, prompts, examples, store
+) -> dict[str, prepare.Setup]:
   """Models and drafts, on first turns; what is measured of them is kept."""
-  examples = [tasks.Example(row.id, row.turns[0]) for row in prompts]
-  for draft in drafts.values():
-    prepare.fetch(dataclasses.replace(config, draft=draft), examples)
   bare = dataclasses.replace(config, draft=sections.Draft(kind="none"))
   setup = prepare.prepare(bare, examples=examples)
+  if any(len(prompt.turns) > 1 for prompt in prompts):
+    _check_room(setup)
   if store.has("costs"):
     setup.costs.update(store.kept("costs", dict))
   made = {
@@ -170,6 +186,20 @@ def _prepare(config, drafts, prompts, store) -> dict[str, prepare.Setup]:
   }
   store.kept("costs", lambda: setup.costs)
   return made
+
+
+def _check_room(setup: prepare.Setup) -> None:
+  """Refuses conversations that may outgrow the model; told at once."""
+  most, new = setup.target.module.config.max_positions, setup.config.decode
+  asked = setup.config.data.max_source_tokens
+  errors.require(
+      most is None or asked + new.max_new_tokens <= most,
+      "data.max_source_tokens",
+      f"a conversation may grow to so many, with {new.max_new_tokens} new ones;"
+      f" the model was made for {most}: give"
+      f" {(most or 0) - new.max_new_tokens} or less",
+      asked,
+  )
 
 
 def _steps(setups, store) -> dict[str, steps_lib.Steps]:

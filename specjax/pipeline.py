@@ -249,6 +249,7 @@ def draft_mixed(
     model: Drafts | None = None,
     *,
     c: float = 0.0,
+    matching: float = 0.0,
     v: float | Sequence[float] | None = None,
     switch: switch_lib.Switch = switch_lib.Switch(),
 ) -> Drafts:
@@ -258,36 +259,39 @@ def draft_mixed(
     copies: from `draft_lookup` or `draft_suffix`.
     model: from `draft_model`, or None.
     c: what a token of the model's costs, in target steps.
+    matching: what it costs to look for something to copy.
     v: what a target pass over gamma + 1 tokens costs; a narrower one is taken
       to cost as much less, or give one figure for each of the drafter's
-      widths. None: nothing is switched off.
-    switch: when drafts are switched off in a row.
+      widths. None: all drafts are made that there are.
+    switch: how many are made else.
 
   Raises:
-    errors.UserError: c or v is out of its range.
+    errors.UserError: c, matching or v is out of its range.
   """
   drafter = mixed.MixedDrafter(
       copies=copies.drafter,
       model=model and model.drafter,
       switch=None if v is None else switch,
   )
-  costs = None if v is None else _costs(drafter, c, v)
+  costs = None if v is None else _costs(drafter, c, matching, v)
   model_params = None if model is None else model.params
   return Drafts(drafter, mixed.MixedParams(copies.params, model_params, costs))
 
 
-def _costs(drafter: mixed.MixedDrafter, c, v) -> mixed.Costs:
+def _costs(drafter: mixed.MixedDrafter, c, matching, v) -> switch_lib.Costs:
   """As the switch takes them."""
   widths = drafter.widths
   if checks.is_number(v):
     v = [1 + (v - 1) * (width - 1) / drafter.gamma for width in widths]
-  for field, values in (("c", [c]), ("v", v)):
+  for field, values in (("c", [c]), ("matching", [matching]), ("v", v)):
     good = all(checks.is_number(x) and 0 <= x < math.inf for x in values)
     errors.require(good, field, "give numbers from 0 on", values)
   errors.require(
       len(v) == len(widths), "v", f"give one for each of {widths}", v
   )
-  return mixed.Costs(jnp.float32(c), jnp.asarray(v, jnp.float32))
+  return switch_lib.Costs(
+      jnp.float32(c), jnp.float32(matching), jnp.asarray(v, jnp.float32)
+  )
 
 
 def make_requests(
@@ -299,6 +303,7 @@ def make_requests(
     ids: Sequence[int] | None = None,
     max_source_tokens: int = 512,
     chat: bool | None = None,
+    mask=None,
 ) -> list[requests_lib.Request]:
   """Texts -> requests: what an encoder reads, or a decoder-only model's prompt.
 
@@ -311,6 +316,8 @@ def make_requests(
     ids: of the requests; 0, 1, ... where None.
     max_source_tokens: longer texts are cut, at their end; 2 or more.
     chat: put texts in the model's chat template; None where it has one.
+    mask: texts are token ids then, padded left or right to one array, and this
+      is True, or 1, at those that count. They are taken as they are.
 
   Raises:
     errors.UserError: a text is empty or no string, or another argument does
@@ -318,6 +325,9 @@ def make_requests(
   """
   if isinstance(texts, str):
     raise errors.UserError("texts: give a list of strings, got one string")
+  if mask is not None:
+    errors.require(not chat, "chat", "token ids stay as they are", chat)
+    texts = requests_lib.unpad(texts, mask)
   texts = list(texts)
   errors.require(
       checks.is_whole(max_source_tokens, 2),
@@ -329,16 +339,19 @@ def make_requests(
     raise errors.UserError(
         f"ids: give one a text, got {len(ids)} for {len(texts)} texts"
     )
-  for i, said in enumerate(texts):
-    _check_said(i, said)
+  if mask is None:
+    for i, said in enumerate(texts):
+      _check_said(i, said)
+    questions = target.ask(texts, max_source_tokens, chat)
+  else:
+    questions = target.ask_ids(texts)
   config = target.module.config
   if settings.eos is None:
     settings = dataclasses.replace(settings, eos=config.ends)
   rows = [
       requests_lib.Request(i, *asked, settings, max_new_tokens)
       for i, asked in zip(
-          range(len(texts)) if ids is None else ids,
-          target.ask(texts, max_source_tokens, chat),
+          range(len(texts)) if ids is None else ids, questions
       )
   ]
   for i, row in enumerate(rows):
@@ -407,7 +420,7 @@ class Decoder:
   """Decodes lists of strings.
 
   Compiles once for each number of rows (`batch`, or fewer texts), padded
-  width of source or prompt (64, 128, 256, ...), max_new_tokens and number of
+  width of source or prompt (64, 96, 128, ...), max_new_tokens and number of
   EOS ids; other settings, seeds and texts cost nothing. What drafts have learnt
   in one call they know in the next.
 
@@ -446,6 +459,7 @@ class Decoder:
       max_new_tokens: int = 128,
       max_source_tokens: int = 512,
       chat: bool | None = None,
+      mask=None,
       ids: Sequence[int] | None = None,
       seed: int = 0,
       log_probs: bool = False,
@@ -459,6 +473,7 @@ class Decoder:
       max_new_tokens: budget of each.
       max_source_tokens: longer texts are cut, at their end.
       chat: put texts in the model's chat template; None where it has one.
+      mask: of token ids in the place of texts, see make_requests.
       ids: of the requests; a text keeps its random numbers with its id.
       seed: of the run.
       log_probs: also report each token's log-probabilities.
@@ -477,6 +492,7 @@ class Decoder:
         max_new_tokens=max_new_tokens,
         max_source_tokens=max_source_tokens,
         chat=chat,
+        mask=mask,
         ids=ids,
     )
     rule = self.rule

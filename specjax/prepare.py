@@ -47,7 +47,7 @@ class Setup:
     examples: the texts.
     requests: the same as ids.
     output: what plain decoding gives, where that is known; else None.
-    costs: what was measured for mixed drafts, c and v, by what it is of; one
+    costs: what was measured for draft.switch, c and v, by what it is of; one
       dict for all setups that were made of this one.
   """
 
@@ -241,36 +241,72 @@ def _suffix(setup: Setup) -> pipeline.Drafts:
   return drafts
 
 
+# draft.mixed.copies -> makes drafts that copy all they can.
+_COPIES = {"lookup": _lookup, "suffix": _suffix}
+
+
+def _copied(setup: Setup) -> pipeline.Drafts:
+  """Drafts that copy, as many as there are or as pay."""
+  draft = setup.config.draft
+  copies = _COPIES[draft.kind](setup)
+  return _switched(setup, copies) if draft.switched else copies
+
+
 def _mixed(setup: Setup) -> pipeline.Drafts:
-  """Mixed drafts; what they cost is measured first, where it is not given."""
-  options = setup.config.draft.mixed
-  copies = DRAFTS[options.copies](setup)
-  model = _model(setup, options.model_gamma) if options.model else None
-  mix = functools.partial(
-      pipeline.draft_mixed, copies, model, switch=setup.config.switch()
-  )
-  if not options.switch:
-    return mix()
-  c, v = options.c, options.v
-  how = dict(
-      steps=setup.config.measure.steps, repeats=setup.config.measure.repeats
-  )
+  """Mixed drafts, likewise."""
+  draft = setup.config.draft
+  copies = _COPIES[draft.mixed.copies](setup)
+  model = _model(setup, draft.mixed.model_gamma) if draft.mixed.model else None
+  if draft.switched:
+    return _switched(setup, copies, model)
+  return pipeline.draft_mixed(copies, model)
+
+
+def _switched(
+    setup: Setup,
+    copies: pipeline.Drafts,
+    model: pipeline.Drafts | None = None,
+) -> pipeline.Drafts:
+  """The drafts of both that pay; their costs are measured where not given."""
+  draft, measure = setup.config.draft, setup.config.measure
+  how = dict(steps=measure.steps, repeats=measure.repeats)
+
+  def measured(name, make):
+    if name not in setup.costs:
+      setup.costs[name] = make()
+    return setup.costs[name]
+
+  def of(drafts):
+    """c of a drafter."""
+    sides = setup.plain, setup.side(drafts)
+    return steps_lib.measure(*sides, setup.usual, **how).c
+
+  c, matching, v = draft.switch.c, draft.switch.matching, draft.switch.v
   if c is None and model:
-    name = f"c {setup.config.draft.checkpoint} {options.model_gamma}"
-    if name not in setup.costs:
-      setup.costs[name] = steps_lib.measure(
-          setup.plain, setup.side(model), setup.usual, **how
-      ).c
-    c = setup.costs[name]
+    c = measured(
+        f"c {draft.checkpoint} {draft.mixed.model_gamma}", lambda: of(model)
+    )
+  if matching is None:
+    matching = draft.gamma * measured(
+        f"c {draft.copied} {draft.gamma} {getattr(draft, draft.copied)}",
+        lambda: of(copies),
+    )
   if v is None:
-    widths = mix().drafter.widths
-    name = f"v {widths}"
-    if name not in setup.costs:
-      setup.costs[name] = steps_lib.verify_costs(
-          setup.plain, setup.usual, widths, **how
-      )
-    v = setup.costs[name]
-  return mix(c=c or 0.0, v=v)
+    widths = pipeline.draft_mixed(copies, model).drafter.widths
+    v = measured(
+        f"v {widths}",
+        lambda: steps_lib.verify_costs(
+            setup.plain, setup.usual, widths, **how
+        ),
+    )
+  return pipeline.draft_mixed(
+      copies,
+      model,
+      c=c or 0.0,
+      matching=matching,
+      v=v,
+      switch=setup.config.switch(),
+  )
 
 
 def _simulated(setup: Setup) -> pipeline.Drafts:
@@ -298,8 +334,8 @@ DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
     "unigram": functools.partial(
         _branching, functools.partial(_ngrams, ngram.UNIGRAM)
     ),
-    "lookup": _lookup,
-    "suffix": _suffix,
+    "lookup": _copied,
+    "suffix": _copied,
     "mixed": _mixed,
     "simulated": _simulated,
     "none": lambda setup: pipeline.NO_DRAFTS,
@@ -368,6 +404,30 @@ def fetch(
   for name in models.values():
     resolve.resolve(name, hint=HINT)
   return list(examples)
+
+
+def contents(config: sections.Experiment) -> dict[str, list[int]]:
+  """Size and date of the files that models and drafts are read from.
+
+  Args:
+    config: whose files were fetched.
+  """
+  draft = config.draft
+  names = [config.target.checkpoint, *[draft.checkpoint] * draft.has_model]
+  paths = [resolve.resolve(name, hint=HINT) for name in names]
+  if draft.kind in ("bigram", "unigram"):
+    paths.append(ngrams.find(draft.table))
+  if draft.copied == "suffix" and draft.suffix.load:
+    paths.append(responses.find(draft.suffix.load))
+  if os.path.isfile(os.path.expanduser(draft.tree)):
+    paths.append(os.path.expanduser(draft.tree))
+  found = {}
+  for path in map(pathlib.Path, paths):
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+      if file.is_file():
+        stat = file.stat()
+        found[str(file)] = [stat.st_size, stat.st_mtime_ns]
+  return found
 
 
 def _response_files(draft: sections.Draft) -> list[str]:

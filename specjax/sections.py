@@ -119,25 +119,35 @@ class Mixed:
     copies: one of COPIES; their options are in its own section.
     model: draft.checkpoint drafts where nothing can be copied.
     model_gamma: tokens a round of that model.
-    switch: stop either in a row where it does not pay; see drafters.switch.
-    c: what a token of the model's costs, in target steps; None is measured.
-    v: what a pass over gamma + 1 tokens costs; likewise, for each width.
-    credit: target steps that a row may lose at first.
-    keep: of what was won and lost before a round, so much still counts.
-    pause: rounds of a first rest.
-    longest: rounds of the longest.
   """
 
   copies: str = "lookup"
   model: bool = True
   model_gamma: int = 3
-  switch: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Switch:
+  """How many drafts of a round pay; see drafters.switch.Switch.
+
+  Attributes:
+    on: a row makes the drafts that pay, of kinds lookup, suffix and mixed; else
+      all there are. None: of kind mixed alone.
+    c: what a token of a draft model's costs, in target steps; None is measured.
+    matching: what it costs to look for something to copy; likewise.
+    v: what a pass over gamma + 1 tokens costs; likewise, for each width.
+    credit: target steps that a row may lose ...
+    share: ... and so many for each token.
+    margin: what drafts are to save beyond their cost.
+  """
+
+  on: bool | None = None
   c: float | None = None
+  matching: float | None = None
   v: float | None = None
-  credit: float = 1.0
-  keep: float = 0.8
-  pause: int = 8
-  longest: int = 64
+  credit: float = 0.5
+  share: float = 0.01
+  margin: float = 0.03
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +171,7 @@ class Draft:
     lookup: for kinds lookup and mixed.
     suffix: for kinds suffix and mixed.
     mixed: for kind mixed.
+    switch: for kinds lookup, suffix and mixed.
   """
 
   kind: str = "model"
@@ -177,6 +188,7 @@ class Draft:
   lookup: Lookup = Lookup()
   suffix: Suffix = Suffix()
   mixed: Mixed = Mixed()
+  switch: Switch = Switch()
 
   @property
   def name(self) -> str:
@@ -197,6 +209,12 @@ class Draft:
     """Which of COPIES there are drafts of, if any."""
     kind = self.mixed.copies if self.kind == "mixed" else self.kind
     return kind if kind in COPIES else None
+
+  @property
+  def switched(self) -> bool:
+    """Whether a row makes only those copies that pay."""
+    on = self.switch.on
+    return self.kind == "mixed" if on is None else on
 
   @property
   def has_model(self) -> bool:
@@ -333,6 +351,13 @@ class Experiment:
       )
     if self.draft.copied or self.draft.kind == "mixed":
       self._check_copies()
+    else:
+      errors.require(
+          not self.draft.switch.on,
+          "draft.switch.on",
+          "only drafts that are copied have it; leave it out",
+          self.draft.switch.on,
+      )
     self._check_tree()
     self._check_rule()
     # What the parts refuse is refused here, before anything is loaded.
@@ -376,16 +401,15 @@ class Experiment:
     self.copies()
     if not draft.has_model:
       self._check_not_drawn("copied")
-    if draft.kind == "mixed":
-      self.switch()
-      for key in ("c", "v"):
-        value = getattr(draft.mixed, key)
-        errors.require(
-            value is None or 0 <= value <= 1e6,
-            f"draft.mixed.{key}",
-            "give a number from 0 to 1e+06",
-            value,
-        )
+    self.switch()
+    for key in ("c", "matching", "v"):
+      value = getattr(draft.switch, key)
+      errors.require(
+          value is None or 0 <= value <= 1e6,
+          f"draft.switch.{key}",
+          "give a number from 0 to 1e+06",
+          value,
+      )
     memory = draft.suffix.memory
     errors.require(
         memory != 1, "draft.suffix.memory", "give 0, or 2 or more", memory
@@ -479,10 +503,10 @@ class Experiment:
     return within(f"draft.{kind}", lambda: make(gamma=draft.gamma, **options))
 
   def switch(self) -> switch_lib.Switch:
-    """When mixed drafts are switched off in a row."""
-    keys = ("credit", "keep", "pause", "longest")
-    options = {key: getattr(self.draft.mixed, key) for key in keys}
-    return within("draft.mixed", lambda: switch_lib.Switch(**options))
+    """How many copied and mixed drafts a row makes."""
+    keys = ("credit", "share", "margin")
+    options = {key: getattr(self.draft.switch, key) for key in keys}
+    return within("draft.switch", lambda: switch_lib.Switch(**options))
 
   def settings(self, eos: tuple[int, ...]) -> settings_lib.Settings:
     """How every request samples."""

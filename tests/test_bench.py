@@ -1,6 +1,8 @@
 """The benchmark door, on tiny random models, from prompts to reports."""
 
 import json
+import os
+import shutil
 
 import pytest
 
@@ -53,6 +55,7 @@ def fixture_door(tmp_path_factory):
             "decode__batch": 1,
             "decode__max_new_tokens": TOKENS,
             "draft__gamma": 2,
+            "data__max_source_tokens": 400,
             "draft__suffix__reach": 8,
             "out": out,
         } | options,
@@ -66,9 +69,10 @@ def fixture_door(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="module")
 def fixture_steps():
-  """Single steps are tested elsewhere."""
+  """Single steps are tested elsewhere; the source has not changed."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(steps_lib, "measure", lambda *_, **how: STEPS)
+    patch.setattr(benchmark.environment, "commit", lambda: "1" * 40)
     yield
 
 
@@ -220,6 +224,50 @@ def test_what_differs_of_a_run_that_waits(tmp_path):
   words = r"another commit \('1', now '2'\)"
   with pytest.raises(errors.UserError, match=words):
     benchmark.Store.open(tmp_path, asked | {"commit": "2"})
+  # Nobody knows whether such a source is the same.
+  with pytest.raises(errors.UserError, match="^out: .* is not committed"):
+    benchmark.Store.open(tmp_path, asked | {"commit": "1-dirty"})
+  benchmark.Store.open(tmp_path / "new", asked | {"commit": "1-dirty"})
+
+
+def test_other_contents_are_another_run(door, tmp_path, monkeypatch, capsys):
+  """Of a checkpoint, of responses, of a table, of a tree."""
+  target = tmp_path / "target"
+  shutil.copytree(door.family["target"], target)
+  load, tree = tmp_path / "known.safetensors", tmp_path / "tree.json"
+  tokenizer = pipeline.load(str(target)).tokenizer
+  responses.save(load, [], tokenizer)
+  tree.write_text(json.dumps({"paths": [[0]]}))
+  table = tmp_path / "table.safetensors"
+  table.write_bytes(b"1")
+  files = {
+      "suffix": target / "model.safetensors",
+      f"suffix:suffix.load={load}": load,
+      f"model:tree={tree}": tree,
+      f"bigram:table={table}": table,
+  }
+  stop = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+  monkeypatch.setattr(benchmark, "_prepare", stop)
+  for i, (drafters, file) in enumerate(files.items()):
+    run = lambda: door(
+        tmp_path / str(i), drafters=drafters, target__checkpoint=target
+    )
+    assert run() == run() == 130
+    date = file.stat().st_mtime_ns
+    os.utime(file, ns=(date, date + 10**9))
+    capsys.readouterr()
+    assert run() == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"waits a run with another size and date of {file} ([" in line
+
+
+def test_conversations_that_outgrow_the_model(door, tmp_path, capsys):
+  """Told before the first prompt; single turns are told apart."""
+  longest = tiny.LLAMA.max_positions - TOKENS
+  assert door(tmp_path, data__max_source_tokens=longest + 1) == 1
+  [line] = capsys.readouterr().err.splitlines()
+  assert "data.max_source_tokens: a conversation may grow to so many" in line
+  assert line.endswith(f"give {longest} or less, got {longest + 1}")
 
 
 def test_sampled_and_saved(door, tmp_path):

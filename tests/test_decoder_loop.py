@@ -124,8 +124,8 @@ def test_padding_at_either_end():
   # Pad ids may be anything, and a token may have the pad's id.
   mask = np.array([[0, 1, 1], [1, 1, 1]])
   assert requests_lib.unpad(right, mask) == [(6, 0), (7, 0, 0)]
-  for mask in ([[0, 0, 0]], [[1, 0, 1]]):
-    with pytest.raises(errors.UserError, match="mask_BP: give each row its"):
+  for mask in ([[0, 0, 0]], [[1, 0, 1]], [[1, 1]], [1, 1, 1]):
+    with pytest.raises(errors.UserError, match="mask_BP: give"):
       requests_lib.unpad(right[:1], np.array(mask))
 
 
@@ -238,9 +238,13 @@ def test_acceptance_behind_a_prompt(prompt):
 
 
 def test_few_widths():
-  """Prompts, too, are padded to 64, 128, ...; a start token stays alone."""
+  """Prompts, too, are padded to 64, 96, ...; a start token stays alone."""
   widths = [requests_lib.padded_prompt(n) for n in (1, 2, 64, 65, 1000)]
-  assert widths == [1, 64, 64, 128, 1024]
+  assert widths == [1, 64, 64, 96, 1024]
+  every = {requests_lib.source_width(n) for n in range(1, 1537)}
+  assert sorted(every) == [64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536]
+  for n in range(64, 1537):
+    assert n <= requests_lib.source_width(n) < 1.5 * n
   requests = mocks.requests(
       GREEDY, 4, prompts=[(5,) * n for n in (3, 100, 2, 99, 1)]
   )

@@ -106,6 +106,18 @@ def prepared(family, **options):
   return prepare.prepare(config(family, f"{SMOLLM2}:none", **options))
 
 
+def test_padded_ids_are_prompts(llamas):
+  """ndif-team/nnsight#673: as a tokenizer pads texts on the left."""
+  target = prepared(llamas).target
+  ids, mask = np.array([[9, 9, 5, 6], [5, 6, 7, 8]]), np.ones((2, 4))
+  mask[0, :2] = 0
+  rows = pipeline.make_requests(
+      target, ids, Settings(), max_new_tokens=3, mask=mask
+  )
+  assert [row.prompt for row in rows] == [(5, 6), (5, 6, 7, 8)]
+  assert all(row.source is None for row in rows)
+
+
 def test_options_of_texts(llamas):
   """What is told to the model, and what it is told it in."""
   made = prepared(llamas)

@@ -1,13 +1,13 @@
 """Mixed drafts: copied where something matches, drawn or none elsewhere."""
 
 import dataclasses
+from typing import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import errors
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.drafters import lookup
@@ -23,6 +23,7 @@ from tests import enumeration
 from tests import mocks
 from tests import rounds
 from tests import test_drafters_lookup
+from tests import test_drafters_switch
 from tests import test_loop_law
 
 Kind = proposals.Kind
@@ -39,8 +40,7 @@ MODEL = model_drafter.ModelDrafter(mocks.TableModel(3), 2)
 DRAFT = mocks.random_table(MODEL.module, 1)
 
 
-def costs(draft, *verify) -> mixed.Costs:
-  return mixed.Costs(jnp.float32(draft), jnp.asarray(verify, jnp.float32))
+costs = test_drafters_switch.costs
 
 
 # --- the law ----------------------------------------------------------------
@@ -77,16 +77,26 @@ MIXTURES = {
         MixedDrafter(copies=lookup.LookupDrafter(gamma=1), model=MODEL),
         MixedParams((), DRAFT, None),
     ),
+    "a model and a switch": (
+        MixedDrafter(
+            copies=lookup.LookupDrafter(gamma=2),
+            model=MODEL,
+            switch=Switch(credit=0.4, share=0.1, margin=0.0),
+        ),
+        MixedParams(
+            (), DRAFT, costs(1.0, 1.15, 1.35, draft=0.05, matching=0.02)
+        ),
+    ),
     "suffixes, argmax and a switch": (
         MixedDrafter(
             copies=suffix.SuffixDrafter(gamma=2, reach=4, offset=1),
             model=dataclasses.replace(MODEL, argmax=True),
-            switch=Switch(credit=0.5, pause=1, longest=2),
+            switch=Switch(credit=0.5, share=0.1),
         ),
         MixedParams(
             suffix_array.build([(1, 2, 0, 1, 2), (2, 2, 1)], 20, 4),
             DRAFT,
-            costs(0.1, 1.0, 1.3, 1.6),
+            costs(1.0, 1.3, 1.6, draft=0.1, matching=0.05),
         ),
     ),
 }
@@ -201,91 +211,34 @@ def test_the_draft_model_reads_what_was_copied():
 # --- the switch -------------------------------------------------------------
 
 
-def history(switch, rounds_of_a_row):
-  """Whether a row may draft, before each of its rounds.
-
-  A round is (saved, spent) of a draft, which is made only where it may be, or
-  None where there is nothing to draft.
-  """
-  account = switch.account(jnp.zeros(1))
-  out = []
-  for entry in rounds_of_a_row:
-    out.append(bool(account.open_B[0]))
-    drafted = out[-1] and entry is not None
-    saved, spent = entry if drafted else (0.0, 0.0)
-    one = lambda value: jnp.asarray([value])
-    account = switch.settle(
-        account,
-        one(True),
-        drafted_B=one(drafted),
-        saved_B=one(saved),
-        spent_B=one(spent),
-    )
-  return out
+# 0 1 2 ... 8 0 1 ...: what stood behind the same token is right.
+NINE = mocks.TableModel(9)
 
 
-LOSS, GAIN = (0.0, 1.0), (3.0, 1.0)
-
-
-def test_a_row_stops_rests_longer_and_tries_again():
-  switch = Switch(credit=1.5, keep=1.0, pause=2, longest=5)
-  got = history(switch, [LOSS] * 20)
-  rest = lambda rounds: [True] + [False] * rounds
-  assert got == [True] + rest(2) + rest(4) + rest(5) + rest(5)[:5]
-
-
-def test_a_row_recovers():
-  """One try that pays, and it drafts as before; the next rest is short."""
-  switch = Switch(credit=0.5, keep=0.5, pause=2, longest=8)
-  entries = [LOSS] * 8 + [GAIN] * 3 + [LOSS] * 6
-  want = [True, False, False, True] + [False] * 4 + [True] * 5
-  got = history(switch, entries)
-  assert got[: len(want)] == want
-  assert got[len(want) :] == [False, False, True, False]
-
-
-def test_drafts_that_pay_are_never_stopped():
-  assert all(history(Switch(), [(0.6, 0.5)] * 300))
-
-
-def test_losses_are_forgotten_and_gains_too():
-  switch = Switch(credit=0.0, keep=0.5)
-  assert all(history(switch, [GAIN, LOSS, GAIN, LOSS] * 20))
-  # A gain does not pay for ever.
-  assert not all(history(switch, [GAIN] * 50 + [LOSS] * 4))
-
-
-def test_rounds_with_nothing_to_draft_cost_nothing():
-  switch = Switch(credit=0.5, pause=2)
-  assert history(switch, [None] * 4 + [LOSS, None, None, LOSS]) == [
-      *[True] * 5, False, False, True
-  ]
-
-
-def test_a_row_that_ended_keeps_its_account():
-  switch = Switch()
-  account = switch.account(jnp.zeros(2)).replace(rest_B=jnp.array([3, 3]))
-  no_B = jnp.zeros(2, bool)
-  after = switch.settle(
-      account,
-      jnp.array([True, False]),
-      drafted_B=no_B,
-      saved_B=jnp.zeros(2) - 1,
-      spent_B=jnp.zeros(2),
-  )
-  assert after.rest_B.tolist() == [2, 3]
-  assert after.saved_B.tolist() == account.saved_B.tolist()
-
-
-def test_it_stops_what_does_not_pay_in_the_loop():
-  """Wrong copies cost rounds; the same drafts at no cost go on."""
-  model = mocks.TableModel(9)
-  # 0 1 2 ... 8 0 1 ...: what stood behind the same token is right.
+def nine_table():
   table = jnp.full((100, 9), -9.0)
   for last in range(9):
     for before in (-1, *range(9)):
       row = (before + 1) * 10 + last + 1
       table = table.at[row, (last + 1) % 9].set(9.0)
+  return table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counted(lookup.LookupDrafter):
+  """Says each time that it looks for a match."""
+
+  heard: Callable[[], None]
+
+  def match(self, params, state, context):
+    """As it is."""
+    jax.debug.callback(self.heard)
+    return super().match(params, state, context)
+
+
+def test_only_what_pays_is_drafted_in_the_loop():
+  """And where nothing can pay nothing is looked for."""
+  table = nine_table()
   batch = requests_lib.make_batch(
       mocks.requests(
           Settings(eos=()),
@@ -295,21 +248,31 @@ def test_it_stops_what_does_not_pay_in_the_loop():
       vocabulary=9,
       seed=0,
   )
-  copies = lookup.LookupDrafter(gamma=1, max_n=1, latest=True)
-  drafter = MixedDrafter(
-      copies=copies, switch=Switch(credit=1.0, pause=8, longest=8)
-  )
-  loop = Loop(model, drafter, TokenRule())
-  decoded = lambda v: mocks.decode(
-      loop, table, MixedParams((), None, costs(0.0, 1.0, v)), batch, 40
-  )
-  dear, free = decoded(1.9), decoded(1.0)
-  assert mocks.texts(dear) == mocks.texts(free)
-  drafted = lambda state: np.asarray(state.tallies.drafted_B)
-  # The first row's copies are right; the other's are wrong at first.
-  assert drafted(dear)[0] == drafted(free)[0]
-  assert drafted(dear)[1] < drafted(free)[1]
-  assert np.asarray(dear.tallies.rounds_B)[1] < 40
+  looked = []
+  copies = Counted(gamma=1, latest=True, heard=lambda: looked.append(1))
+  drafter = MixedDrafter(copies=copies, switch=Switch())
+  loop = Loop(NINE, drafter, TokenRule())
+
+  def decoded(v, matching=0.0):
+    own = costs(1.0, v, matching=matching)
+    state = mocks.decode(loop, table, MixedParams((), None, own), batch, 40)
+    jax.block_until_ready(state)
+    jax.effects_barrier()
+    times = len(looked)
+    looked.clear()
+    rounds_B = np.asarray(state.tallies.rounds_B)
+    return state, np.asarray(state.tallies.drafted_B), rounds_B, times
+
+  free, free_B, free_rounds_B, free_times = decoded(1.0)
+  some, some_B, some_rounds_B, _ = decoded(1.4, 0.01)
+  none, none_B, none_rounds_B, times = decoded(1.8)
+  assert mocks.texts(free) == mocks.texts(some) == mocks.texts(none)
+  # Copies of single tokens are wrong at first; all longer ones are right.
+  assert some_B[0] > 10 and 0 < some_B[1] < free_B[1]
+  assert np.all(some_rounds_B < 32)
+  assert free_times >= np.max(free_rounds_B) - 1
+  assert none_B.tolist() == [0, 0] and none_rounds_B.tolist() == [40, 40]
+  assert times == 0
 
 
 # --- options ----------------------------------------------------------------
@@ -327,18 +290,3 @@ def test_shapes_of_a_mixture():
   assert not drafter.learns
   learning = MixedDrafter(copies=suffix.SuffixDrafter(gamma=2))
   assert learning.learns
-
-
-@pytest.mark.parametrize(
-    "field, options",
-    [
-        ("credit", dict(credit=-1)),
-        ("keep", dict(keep=1.5)),
-        ("keep", dict(keep=float("nan"))),
-        ("pause", dict(pause=0)),
-        ("longest", dict(pause=4, longest=3)),
-    ],
-)
-def test_refused_options(field, options):
-  with pytest.raises(errors.UserError, match=f"^{field}: give"):
-    Switch(**options)

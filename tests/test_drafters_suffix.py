@@ -308,6 +308,30 @@ def test_the_oldest_responses_are_forgotten():
   assert drafter.adopt(None, [(3,)]) is None
 
 
+def test_texts_after_a_thousand_responses():
+  """snowflakedb/ArcticInference#164: plain ones, drafted up to the budget."""
+  drafter = SuffixDrafter(gamma=3, reach=16, offset=3.0)
+  tree = suffix_array.build((), 40, 16)
+  texts = random_texts(1000, 9, size=V)
+  for i in range(0, 1000, 50):
+    tree = drafter.adopt(tree, texts[i : i + 50])
+  text = tuple(range(V)) * 3
+  tree = drafter.adopt(tree, [text])
+  assert [tuple(ids.tolist()) for ids in tree.responses()][-1] == text
+  side = side_of(drafter, tree, cycle(lambda t: (t + 1) % V))
+  budgets = [1, 2, 3, 5, BUDGET]
+  batch = requests_lib.make_batch(
+      mocks.requests(Settings(eos=()), budgets), vocabulary=V, seed=0
+  )
+  state = side.prefill(batch)
+  proposal, _ = side.loop.propose(tree, state)
+  assert proposal.count_B.tolist() == [0, 1, 2, 3, 3]
+  plain = [tuple((i + 1) % V for i in range(budget)) for budget in budgets]
+  state = side.run(state)
+  assert mocks.texts(state) == plain
+  assert state.tallies.rounds_B.tolist() == [1, 1, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "field, options",
     [

@@ -106,7 +106,16 @@ def test_cells_that_are_done_are_kept(tmp_path, monkeypatch):
     "error, words, code",
     [
         (errors.UserError("rows: give 1"), "rows: give 1", 1),
-        (ImportError("No module named 'torch'"), "parity", 1),
+        (
+            ModuleNotFoundError("No module named 'torch'", name="torch.nn"),
+            "No module named 'torch': python -m pip install -e '.[parity]'",
+            1,
+        ),
+        (
+            ModuleNotFoundError("No module named 'gguf'", name="gguf"),
+            "'.[gguf]'",
+            1,
+        ),
         (KeyboardInterrupt(), "goes on where it stood", 130),
     ],
 )

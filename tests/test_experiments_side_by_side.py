@@ -82,6 +82,23 @@ def test_options(tmp_path, capsys):
   assert "python -m experiments.side_by_side" in capsys.readouterr().out
 
 
+def test_an_encoder_decoder_is_refused(tmp_path, monkeypatch, capsys):
+  pytest.importorskip("torch")
+  pytest.importorskip("transformers")
+  monkeypatch.setattr(results, "_PARTS", tmp_path / "parts")
+  family = tiny.write_family(tmp_path)
+  _, config, *changes = tiny.arguments(
+      family, "smollm2.py", data__chat=False, data__path=""
+  )
+  prompts = tmp_path / "mine.txt"
+  prompts.write_text("a fast editor\n")
+  own = [f"--prompts={prompts}", f"--out={tmp_path / 'out'}"]
+  words = [f"--config={changes[0]}", *own, *changes[1:]]
+  assert side_by_side.main(["script", *words]) == 1
+  line = capsys.readouterr().err.splitlines()[-1]
+  assert "target.checkpoint: give a decoder-only model, got an enc" in line
+
+
 def test_a_tiny_model(tmp_path, monkeypatch, capsys):
   """Both give the same tokens; files, tables and ratios are there."""
   pytest.importorskip("torch")

@@ -11,11 +11,16 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from specjax import sampling
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.drafters import lookup
+from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
+from specjax.drafters import suffix
+from specjax.drafters import switch
 from specjax.verify import token
 from tests import mocks
 
@@ -101,6 +106,51 @@ def test_eos_and_budgets_at_every_place_of_a_block():
   """
   for got, case in zip(mocks.texts(grid_state()), GRID, strict=True):
     assert got == expected(*case).text, case
+
+
+COPIES = {
+    "lookup": (lookup.LookupDrafter(gamma=GAMMA), ()),
+    "suffix": (suffix.SuffixDrafter(gamma=GAMMA, reach=8, offset=3.0), None),
+    "mixed": (
+        mixed.MixedDrafter(
+            copies=lookup.LookupDrafter(gamma=GAMMA), switch=switch.Switch()
+        ),
+        mixed.MixedParams(
+            (),
+            None,
+            switch.Costs(jnp.zeros(()), jnp.zeros(()), jnp.ones(3)),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("drafter, params", COPIES.values(), ids=COPIES)
+def test_eos_and_budgets_at_every_place_of_a_copied_block(drafter, params):
+  """huggingface/transformers#47912, #47195: all that is copied is right."""
+  assert drafter.widths == (1, 2, 4)
+  model, grid = mocks.TableModel(24, reach=1), [*itertools.product(
+      PLACES, BUDGETS
+  )]
+  table = 20.0 * jax.nn.one_hot(jnp.arange(25) % 12, 24)
+  batch = requests_lib.make_batch(
+      mocks.requests(
+          [Settings(eos=eos_of(place, i)) for i, (place, _) in enumerate(grid)],
+          [budget for _, budget in grid],
+          prompts=[(*range(12), 0)],
+      ),
+      vocabulary=24,
+      seed=0,
+  )
+  loop = Loop(model, drafter, TokenRule())
+  state = mocks.decode(loop, table, params, batch, max(BUDGETS))
+  want = [expected((GAMMA,), *case) for case in grid]
+  assert mocks.texts(state) == [row.text for row in want]
+  tallies = jax.device_get(state.tallies)
+  assert tallies.rounds_B.tolist() == [row.rounds for row in want]
+  assert tallies.drafted_B.tolist() == [row.drafted for row in want]
+  np.testing.assert_array_equal(
+      tallies.accepted_BG, [row.accepted for row in want]
+  )
 
 
 def test_nothing_lies_behind_the_end():

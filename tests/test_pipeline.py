@@ -5,6 +5,7 @@ import pathlib
 import textwrap
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import sentencepiece
 
@@ -130,7 +131,7 @@ def fixture_mini():
   texts = [row.source for row in tasks.load_task("mini_summ", rows=40)]
   length = lambda text: len(target.tokenizer.encode(text))
   # All padded to one length.
-  texts = [text for text in texts if 64 < length(text) <= 128][:4]
+  texts = [text for text in texts if 64 < length(text) <= 96][:4]
   plain = pipeline.Decoder(target, batch=4)(texts, max_new_tokens=24)
   return target, texts, [row.tokens for row in plain]
 
@@ -172,17 +173,19 @@ def switched(target, v):
   return pipeline.draft_mixed(
       pipeline.draft_lookup(1),
       pipeline.draft_model(target, "mini/small", gamma=1, temperature=1.0),
-      c=0.3,
+      c=0.1,
+      matching=0.01,
       v=v,
   )
 
 
 def test_mixed_texts_are_those_of_plain_decoding(mini):
   """A bad draft model fills in; both are switched off where they don't pay."""
-  drafts = switched(mini[0], 1.5)
+  drafts = switched(mini[0], 1.2)
   results = copies_of(mini, drafts)
   assert [row.tokens for row in results] == mini[2]
   assert pipeline.responses(drafts) == []
+  assert sum(row.rounds for row in results) < sum(map(len, mini[2]))
 
 
 def test_a_second_call_begins_as_the_first_did(mini):
@@ -213,6 +216,12 @@ def test_a_second_call_begins_as_the_first_did(mini):
             lambda t: pipeline.draft_mixed(pipeline.draft_lookup(2), v=[1, 2]),
         ),
         (
+            "matching",
+            lambda t: pipeline.draft_mixed(
+                pipeline.draft_lookup(2), matching=-1, v=1.0
+            ),
+        ),
+        (
             "c",
             lambda t: pipeline.draft_mixed(
                 pipeline.draft_lookup(2), c=None, v=1.0
@@ -223,6 +232,27 @@ def test_a_second_call_begins_as_the_first_did(mini):
 def test_refused_options_of_copies(mini, field, make):
   with pytest.raises(UserError, match=f"^{field}: "):
     make(mini[0])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_ids_are_decoded_as_their_texts(decoder, side):
+  """ndif-team/nnsight#673: as tokenizers pad them, at either end."""
+  texts = [*_TEXTS, _TEXTS[0] + " and more"]
+  rows = decoder.target.tokenizer.encode_batch(texts)
+  width = max(map(len, rows))
+  ids, mask = np.full((2, len(rows), width), 3)
+  for row, own, there in zip(rows, ids, mask):
+    place = slice(width - len(row), None) if side == "left" else slice(len(row))
+    there[:] = 0
+    own[place], there[place] = row, 1
+  assert np.any(mask == 0)
+  for own, there in ((ids, mask), (jnp.asarray(ids), jnp.asarray(mask != 0))):
+    results = decoder(own, max_new_tokens=6, mask=there)
+    assert results == decoder(texts, max_new_tokens=6)
+  with pytest.raises(UserError, match="^mask_BP: give each row its tokens"):
+    decoder(ids, mask=0 * mask)
+  with pytest.raises(UserError, match="^chat: token ids stay"):
+    decoder(ids, mask=mask, chat=True)
 
 
 def test_long_sources_are_cut_before_their_end(decoder):

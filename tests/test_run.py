@@ -316,8 +316,8 @@ def test_responses_are_kept_and_used(family, tmp_path):
   assert rounds(again) < rounds(results)
 
 
-def test_costs_of_a_mixture_are_measured(family, monkeypatch):
-  """Where they are not given; with the target and the model alone."""
+def test_costs_of_drafts_are_measured(family, monkeypatch):
+  """Where they are not given; with the target and each source alone."""
   asked = []
 
   def measure(plain, speculative, batch, **how):
@@ -330,20 +330,28 @@ def test_costs_of_a_mixture_are_measured(family, monkeypatch):
 
   monkeypatch.setattr(prepare.steps_lib, "measure", measure)
   monkeypatch.setattr(prepare.steps_lib, "verify_costs", verify_costs)
-  mixed = dict(draft__kind="mixed", data__rows=1)
+  mixed = dict(draft__kind="mixed", draft__gamma=3, data__rows=1)
   setup = setup_of(family, **mixed)
   drafter, costs = setup.drafts.drafter, setup.drafts.params.costs
   how = dict(steps=2, repeats=2)
-  assert asked == [(drafter.model, how), ("none", drafter.widths, how)]
-  assert float(costs.draft) == 0.25
+  assert asked == [
+      (drafter.model, how),
+      (drafter.copies, how),
+      ("none", drafter.widths, how),
+  ]
+  assert float(costs.draft) == 0.25 and float(costs.matching) == 0.75
   assert costs.verify_W.tolist() == [1.0] + [1.75] * (len(drafter.widths) - 1)
   del asked[:]
-  setup_of(family, **mixed, draft__mixed__c=0.1, draft__mixed__v=1.5)
-  setup_of(family, **mixed, draft__mixed__switch=False)
-  setup_of(
-      family, **mixed, draft__mixed__model=False, draft__mixed__v=1.5
-  )
+  given = dict(draft__switch__matching=0.0, draft__switch__v=1.5)
+  setup_of(family, **mixed, **given, draft__switch__c=0.1)
+  setup_of(family, **mixed, draft__switch__on=False)
+  setup_of(family, **mixed, **given, draft__mixed__model=False)
+  plain = mixed | dict(draft__kind="lookup")
+  raw = setup_of(family, **plain).drafts.drafter
   assert not asked
+  own = setup_of(family, **plain, draft__switch__on=True).drafts.drafter
+  assert asked == [(raw, how), ("none", own.widths, how)]
+  assert own.copies == raw and own.model is None and own.widths == raw.widths
 
 
 def test_options_of_copies(family, tmp_path):
@@ -366,22 +374,26 @@ def test_options_of_copies(family, tmp_path):
   ):
     changed = drafter(**suffix, **{f"draft__suffix__{key}": value})
     assert getattr(changed, key) == value != getattr(base, key)
-  mixed = dict(draft__kind="mixed", draft__mixed__v=1.5, draft__mixed__c=0.1)
+  mixed = dict(
+      draft__kind="mixed",
+      draft__switch__v=1.5,
+      draft__switch__c=0.1,
+      draft__switch__matching=0.2,
+  )
   setup = setup_of(family, data__rows=1, **mixed)
   base, costs = setup.drafts.drafter, setup.drafts.params.costs
   assert base.model.gamma == 3 and base.copies == drafter(**lookup)
   assert float(costs.draft) == pytest.approx(0.1)
+  assert float(costs.matching) == pytest.approx(0.2)
   assert costs.verify_W.tolist() == pytest.approx(
       [1 + 0.5 * (width - 1) / base.gamma for width in base.widths]
   )
-  for key, value in (
-      ("credit", 3.0), ("keep", 0.5), ("pause", 4), ("longest", 99)
-  ):
-    changed = drafter(**mixed, **{f"draft__mixed__{key}": value})
+  for key, value in (("credit", 3.0), ("share", 0.5), ("margin", 0.1)):
+    changed = drafter(**mixed, **{f"draft__switch__{key}": value})
     assert getattr(changed.switch, key) == value != getattr(base.switch, key)
   alone = drafter(**mixed, draft__mixed__model=False)
   assert alone.model is None and alone.switch
-  assert drafter(**mixed, draft__mixed__switch=False).switch is None
+  assert drafter(**mixed, draft__switch__on=False).switch is None
   assert drafter(**mixed, draft__mixed__model_gamma=1).model.gamma == 1
   none = setup_of(family, data__rows=1, **suffix, draft__suffix__memory=0)
   assert none.drafts.params is None and not none.drafts.drafter.learns
@@ -757,7 +769,7 @@ def test_mini_pairs_load(tmp_path, task, draft):
   setup = prepare.prepare(config)
   assert len(setup.requests) == 200
   widths = {len(request.source) for request in setup.requests}
-  assert len(set(map(requests_lib.source_width, widths))) <= 3
+  assert len(set(map(requests_lib.source_width, widths))) <= 5
   size = lambda params: sum(leaf.size for leaf in jax.tree.leaves(params))
   assert size(setup.drafts.params) < size(setup.target.params) / 2
 

@@ -53,6 +53,12 @@ class Checkpoint:
     ask = families.of(config).ask
     return ask(config, self.tokenizer, texts, most, chat)
 
+  def ask_ids(self, rows: Sequence[tuple[int, ...]]) -> list[base.Question]:
+    """The same of ids, as they are."""
+    config = self.module.config
+    question = families.of(config).question
+    return [question(config, ids) for ids in rows]
+
 
 def load(
     name: str,

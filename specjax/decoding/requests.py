@@ -11,8 +11,7 @@ from specjax import checks
 from specjax import errors
 from specjax import settings as settings_lib
 
-# Sources and prompts are padded to this, or twice, four times ... as much: few
-# shapes.
+# Sources and prompts are padded to this at least.
 SHORTEST = 64
 
 
@@ -145,10 +144,14 @@ def _check_numbers(requests: int, seed, rows) -> None:
 
 
 def source_width(longest: int) -> int:
-  """L for a source of that length, one of few: the next of 64, 128, 256, ..."""
+  """L for a source of that length: the next of 64, 96, 128, 192, 256, 384, ...
+
+  Few shapes are compiled, and at most a third of a row is padding.
+  """
   width = SHORTEST
   while width < longest:
-    width *= 2
+    power = width & (width - 1) == 0
+    width += width // 2 if power else width // 3
   return width
 
 
@@ -169,10 +172,18 @@ def unpad(ids_BP, mask_BP) -> list[tuple[int, ...]]:
     mask_BP: True, or 1, at real tokens.
 
   Raises:
-    errors.UserError: a row has no token, or padding between its tokens.
+    errors.UserError: a row has no token, or padding between its tokens, or the
+      mask has another shape.
   """
+  ids_BP, mask_BP = np.asarray(ids_BP), np.asarray(mask_BP)
+  errors.require(
+      mask_BP.ndim == 2 and mask_BP.shape == ids_BP.shape,
+      "mask_BP",
+      f"give two axes, those of the ids {ids_BP.shape}",
+      mask_BP.shape,
+  )
   prompts = []
-  for ids, mask in zip(np.asarray(ids_BP), np.asarray(mask_BP) != 0):
+  for ids, mask in zip(ids_BP, mask_BP != 0):
     places = np.flatnonzero(mask)
     good = len(places) and places[-1] - places[0] + 1 == len(places)
     errors.require(

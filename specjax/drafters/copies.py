@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+from flax import struct
+import jax
 import jax.numpy as jnp
 
 from specjax.drafters import chain
@@ -11,11 +13,27 @@ from specjax.verify import proposal as proposals
 NOTHING = -1
 
 
+@struct.dataclass
+class Match:
+  """What could be copied.
+
+  Attributes:
+    tokens_BN: ids; NOTHING, or without meaning, from `count` on.
+    count_B: how many there are; 0 without a match.
+    trust_B: 0, 1 or 2: how much speaks for them.
+  """
+
+  tokens_BN: jax.Array
+  count_B: jax.Array
+  trust_B: jax.Array
+
+
 class Copies(chain.Chain):
   """A chain of at most gamma tokens that were read somewhere: point masses.
 
   A round may have fewer, or none; alpha has no meaning for such drafts, so
-  there is no reader.
+  there is no reader. A drafter adds `match(params, state, context)`, which
+  gives a Match.
   """
 
   kind: ClassVar[proposals.Kind] = proposals.Kind.POINT
@@ -32,11 +50,16 @@ class Copies(chain.Chain):
     del params, context, prompt_width, slots
     return ()
 
-  def proposal(self, tokens_BN, count_B) -> proposals.Proposal:
-    """Of the first `count` tokens; the others may be NOTHING."""
+  def propose(self, params, state, context, key_B, width):
+    """All that was found; matching leaves the state as it is."""
+    del key_B, width
+    return self.proposal(self.match(params, state, context)), state
+
+  def proposal(self, match: Match) -> proposals.Proposal:
+    """Of what was found."""
     return proposals.Proposal(
-        tokens_BN=jnp.maximum(tokens_BN, 0),
-        count_B=count_B,
+        tokens_BN=jnp.maximum(match.tokens_BN, 0),
+        count_B=match.count_B,
         law=None,
         kind=self.kind,
     )

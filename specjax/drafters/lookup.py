@@ -59,9 +59,9 @@ class LookupDrafter(copies.Copies):
           isinstance(value, bool), field, "give True or False", value
       )
 
-  def propose(self, params, state, context, key_B, width):
-    """Copies what follows the chosen match."""
-    del params, key_B, width
+  def match(self, params, state, context) -> copies.Match:
+    """What follows the chosen match; the longer it is, the more trust."""
+    del params, state
     text_BS, newest_B = copies.own_text(context, self.source)
     matched_BS = self._matched(text_BS, newest_B)
     best_B1 = jnp.max(matched_BS, axis=1, keepdims=True)
@@ -74,8 +74,12 @@ class LookupDrafter(copies.Copies):
           jnp.where(good_BS, index_S, index_S.size - 1), axis=1
       )
     tokens_BN, count_B = copies.continuation(text_BS, place_B, self.gamma)
-    count_B = jnp.where(best_B1[:, 0] >= self.min_n, count_B, 0)
-    return self.proposal(tokens_BN, count_B), state
+    best_B = best_B1[:, 0]
+    return copies.Match(
+        tokens_BN=tokens_BN,
+        count_B=jnp.where(best_B >= self.min_n, count_B, 0),
+        trust_B=jnp.clip(best_B, 1, 3) - 1,
+    )
 
   def _matched(self, text_BS, newest_B):
     """How many tokens up to each place are the newest ones, up to max_n."""

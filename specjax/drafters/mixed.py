@@ -13,30 +13,13 @@ from specjax.drafters import model as model_lib
 from specjax.drafters import switch as switch_lib
 from specjax.verify import proposal as proposals
 
-# Where a row's drafts of a round are from.
-_NOWHERE, _COPIED, _DRAWN = -1, 0, 1
-
-
-@struct.dataclass
-class Costs:
-  """What rounds cost on a device, in target steps.
-
-  Attributes:
-    draft: c, of one token that the draft model drafts.
-    verify_W: v of a target pass, for each of the drafter's widths.
-  """
-
-  draft: jax.Array
-  verify_W: jax.Array
-
-
 @struct.dataclass
 class MixedParams:
   """Of a MixedDrafter; `costs` is None without a switch."""
 
   copies: Any
   model: Any
-  costs: Costs | None
+  costs: switch_lib.Costs | None
 
 
 @struct.dataclass
@@ -47,17 +30,19 @@ class MixedState:
     copies: state of what copies.
     model: of the draft model, or ().
     known_B: how many tokens the draft model's cache holds.
-    accounts: one for what is copied, one for what is drawn; () without a
-      switch.
-    source_B: within a round, where its drafts are from; else nowhere.
+    book: of the switch, at the top of a round; None without one.
+    paid: within a round, the book once its drafts are paid for.
+    class_B: within a round, of a row's drafts, see drafters.switch; else
+      NOWHERE.
     count_B: how many they are; else 0.
   """
 
   copies: Any
   model: Any
   known_B: jax.Array
-  accounts: tuple[switch_lib.Account, ...]
-  source_B: jax.Array
+  book: switch_lib.Book | None
+  paid: switch_lib.Book | None
+  class_B: jax.Array
   count_B: jax.Array
 
 
@@ -73,7 +58,7 @@ class MixedDrafter(chain.Chain):
   Attributes:
     copies: what copies.
     model: what drafts elsewhere, or None.
-    switch: stops either in a row where it does not pay, or None.
+    switch: has a row make only the drafts that pay; None: all there are.
   """
 
   copies: copies_lib.Copies
@@ -113,78 +98,109 @@ class MixedDrafter(chain.Chain):
     begin = lambda drafter, own: drafter.prefill(
         own, context, prompt_width=prompt_width, slots=slots
     )
-    account = lambda: self.switch.account(context.length_B)
     nothing_B = jnp.zeros_like(context.length_B)
+    book = self.switch.start(nothing_B) if self.switch else None
     return MixedState(
         copies=begin(self.copies, params.copies),
         model=begin(self.model, params.model) if self.model else (),
         known_B=context.prompt_B - 1,
-        accounts=(account(), account()) if self.switch else (),
-        source_B=nothing_B + _NOWHERE,
+        book=book,
+        paid=book,
+        class_B=nothing_B + switch_lib.NOWHERE,
         count_B=nothing_B,
     )
 
   def propose(self, params, state, context, key_B, width):
     """Copies for the rows that match, drawn tokens for others."""
-    copied, copies_state = self.copies.propose(
-        params.copies, state.copies, context, key_B, width
-    )
-    most_B = jnp.where(context.active_B, context.remaining_B - 1, 0)
-    copied_B = jnp.minimum(copied.count_B, most_B)
-    copied_B = jnp.where(self._open(state, _COPIED), copied_B, 0)
+    room_B = jnp.where(context.active_B, context.remaining_B - 1, 0)
+    match, paid = self._matched(params, state, context, room_B)
+    copied = self.copies.proposal(match)
     proposal = proposals.Proposal(
-        self._wide(copied.tokens_BN), copied_B, None, self.kind
+        self._wide(copied.tokens_BN), copied.count_B, None, self.kind
     )
-    source_B = jnp.where(copied_B > 0, _COPIED, _NOWHERE)
+    copies_B = copied.count_B > 0
+    class_B = jnp.where(copies_B, match.trust_B, switch_lib.NOWHERE)
     model_state = state.model
     if self.model:
-      draws_B = (copied_B <= 0) & (most_B > 0) & self._open(state, _DRAWN)
+      drawn_B = jnp.where(copies_B, 0, jnp.minimum(room_B, self.model.gamma))
+      if self.switch:
+        drawn_B, paid = self.switch.choose(
+            paid,
+            context.length_B - context.prompt_B,
+            jnp.full_like(class_B, switch_lib.DRAWN),
+            drawn_B,
+            params.costs.wider_W + params.costs.draft * self.model.gamma,
+            self.widths,
+        )
+      draws_B = drawn_B > 0
       drawn, model_state = self._drawn(
           params.model, state, context, draws_B, key_B, width
       )
-      source_B = jnp.where(draws_B, _DRAWN, source_B)
-      proposal = self._mix(proposal, drawn, draws_B, most_B)
+      class_B = jnp.where(draws_B, switch_lib.DRAWN, class_B)
+      proposal = self._mix(proposal, drawn, draws_B, drawn_B)
     return proposal, state.replace(
-        copies=copies_state,
         model=model_state,
-        source_B=source_B,
+        paid=paid,
+        class_B=class_B,
         count_B=proposal.count_B,
     )
 
   def observe(self, params, state, tokens_BT, features, count_B, context):
-    """Hears what came of them, and settles the accounts."""
+    """Hears what came of them, and brings the book up to date."""
     copies_state = self.copies.observe(
         params.copies, state.copies, tokens_BT, features, count_B, context
     )
     # Of its drafts the model has read all but the last.
     known_B = jnp.where(
-        state.source_B == _DRAWN,
+        state.class_B == switch_lib.DRAWN,
         context.length_B + count_B - 2,
         state.known_B,
     )
-    accounts = state.accounts
+    book = None
     if self.switch:
-      spent_B = self._spent(params.costs, state)
-      settle = lambda account, source: self.switch.settle(
-          account,
-          context.active_B,
-          drafted_B=state.source_B == source,
-          saved_B=count_B - 1.0,
-          spent_B=spent_B,
+      book = self.switch.settle(
+          state.paid, state.class_B, state.count_B, count_B - 1
       )
-      accounts = tuple(map(settle, accounts, (_COPIED, _DRAWN)))
     return MixedState(
         copies=copies_state,
         model=state.model,
         known_B=known_B,
-        accounts=accounts,
-        source_B=jnp.full_like(state.source_B, _NOWHERE),
+        book=book,
+        paid=book,
+        class_B=jnp.full_like(state.class_B, switch_lib.NOWHERE),
         count_B=jnp.zeros_like(state.count_B),
     )
 
-  def _open(self, state: MixedState, source: int):
-    """Rows that may have drafts from there."""
-    return state.accounts[source].open_B if self.switch else True
+  def _matched(self, params, state, context, room_B):
+    """What is copied, at most `room` tokens, and the book once it is paid."""
+    find = lambda context: self.copies.match(
+        params.copies, state.copies, context
+    )
+    if not self.switch:
+      match = find(context)
+      count_B = jnp.minimum(match.count_B, room_B)
+      return match.replace(count_B=count_B), None
+    emitted_B = context.length_B - context.prompt_B
+    looks_B, book = self.switch.look(
+        state.book, room_B > 0, emitted_B, params.costs, self.widths
+    )
+    zeros = lambda shape: jnp.zeros(shape.shape, shape.dtype)
+    nothing = jax.tree.map(zeros, jax.eval_shape(find, context))
+    match = jax.lax.cond(
+        jnp.any(looks_B),
+        lambda: find(context.replace(active_B=looks_B)),
+        lambda: nothing,
+    )
+    count_B, book = self.switch.choose(
+        book,
+        emitted_B,
+        match.trust_B,
+        jnp.where(looks_B, jnp.minimum(match.count_B, room_B), 0),
+        params.costs.wider_W,
+        self.widths,
+        paid=params.costs.matching,
+    )
+    return match.replace(count_B=count_B), book
 
   def _wide(self, tree_BN):
     """Padded to N nodes."""
@@ -211,13 +227,13 @@ class MixedDrafter(chain.Chain):
     turns = jnp.int32(jnp.any(draws_B))
     return jax.lax.fori_loop(0, turns, draw, (nothing, model_state))
 
-  def _mix(self, copied, drawn, draws_B, most_B) -> proposals.Proposal:
+  def _mix(self, copied, drawn, draws_B, drawn_B) -> proposals.Proposal:
     """Drawn tokens in those rows, copied ones in the others."""
     draws_B1 = draws_B[:, None]
     tokens_BN = jnp.where(
         draws_B1, self._wide(drawn.tokens_BN), copied.tokens_BN
     )
-    count_B = jnp.minimum(drawn.count_B, most_B)
+    count_B = jnp.minimum(drawn.count_B, drawn_B)
     point_BN = jnp.broadcast_to(~draws_B1, tokens_BN.shape)
     return proposals.Proposal(
         tokens_BN=tokens_BN,
@@ -226,12 +242,3 @@ class MixedDrafter(chain.Chain):
         kind=self.kind,
         point_BN=point_BN if self.kind is proposals.Kind.MIXED else None,
     )
-
-  def _spent(self, costs: Costs, state: MixedState):
-    """Target steps that a round cost each row beyond a plain one."""
-    index_B = jnp.searchsorted(jnp.asarray(self.widths), state.count_B + 1)
-    spent_B = costs.verify_W[index_B] - costs.verify_W[0]
-    if self.model:
-      drafts = costs.draft * self.model.gamma
-      spent_B += jnp.where(state.source_B == _DRAWN, drafts, 0.0)
-    return spent_B

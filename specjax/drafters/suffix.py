@@ -163,9 +163,8 @@ class SuffixDrafter(copies.Copies):
       return state
     return suffix_walk.walk(params, state, tokens_BT, count_B)
 
-  def propose(self, params, state, context, key_B, width):
-    """The best path of either tree."""
-    del key_B, width
+  def match(self, params, state, context) -> copies.Match:
+    """The best path of either tree; trust is by its tokens' probability."""
     path = self._own(context)
     if params is not None:
       other = jax.vmap(
@@ -176,7 +175,9 @@ class SuffixDrafter(copies.Copies):
           better_B.reshape(-1, *[1] * (a.ndim - 1)), b, a
       )
       path = jax.tree.map(choose, other, path)
-    return self.proposal(path.tokens_BN, path.count_B), state
+    mean_B = path.score_B / jnp.maximum(path.count_B, 1)
+    trust_B = jnp.clip(jnp.floor(3 * mean_B), 0, 2).astype(jnp.int32)
+    return copies.Match(path.tokens_BN, path.count_B, trust_B)
 
   def _own(self, context) -> Path:
     """The best path of each row's own tree."""

@@ -37,6 +37,7 @@ class Family:
       model reads, by the names of the table.
     copies: config -> names that writers give to copies, with their originals.
     tokenizer: (directory, config) -> its tokenizer.
+    question: (config, ids) -> the Question that they are.
     ask: (config, tokenizer, texts, most, chat) -> a Question each. A text may
       be a conversation. Texts are cut so that their ids are no more than
       `most`; `chat` is whether texts are what a person says to the model, None
@@ -52,6 +53,7 @@ class Family:
   tidy: Callable[[fields.Getter, Config, dict[str, Any]], dict[str, Any]]
   copies: Callable[[Config], dict[str, str]]
   tokenizer: Callable[[pathlib.Path, Config], tokenizer_lib.Pieces]
+  question: Callable[[Config, tuple[int, ...]], Question]
   ask: Callable[
       [Config, tokenizer_lib.Pieces, Sequence[chat.Said], int, bool | None],
       list[Question],

@@ -34,6 +34,14 @@ def tokenizer(directory, config: decoder.DecoderConfig):
   return text_tokenizer.load(directory, config.ends)
 
 
+def question(
+    config: decoder.DecoderConfig, ids: tuple[int, ...]
+) -> base.Question:
+  """They are the prompt."""
+  del config
+  return base.Question(None, ids)
+
+
 def ask(
     config: decoder.DecoderConfig,
     tokenizer: text_tokenizer.TextTokenizer,
@@ -42,6 +50,5 @@ def ask(
     chat: bool | None,
 ) -> list[base.Question]:
   """The text is the prompt; see base.Family.ask."""
-  del config
   rows = tokenizer.prompts(texts, most=most, chat=chat)
-  return [base.Question(None, tuple(row)) for row in rows]
+  return [question(config, tuple(row)) for row in rows]

@@ -141,5 +141,6 @@ FAMILY = base.Family(
     tidy=tidy,
     copies=copies,
     tokenizer=shared.tokenizer,
+    question=shared.question,
     ask=shared.ask,
 )

@@ -200,6 +200,7 @@ def _family(architecture: str, qwen: bool) -> base.Family:
       tidy=tidy,
       copies=copies,
       tokenizer=shared.tokenizer,
+      question=shared.question,
       ask=shared.ask,
   )
 

@@ -168,6 +168,11 @@ def _feed_forward(config: t5.T5Config, name: str, layer: str) -> places.Table:
   )
 
 
+def question(config: t5.T5Config, ids: tuple[int, ...]) -> base.Question:
+  """The encoder reads them."""
+  return base.Question(ids, (config.decoder_start_token_id,))
+
+
 def ask(
     config: t5.T5Config,
     tokenizer: tokenizer_lib.Tokenizer,
@@ -177,16 +182,11 @@ def ask(
 ) -> list[base.Question]:
   """The encoder reads the text, cut before its EOS; see base.Family.ask."""
   errors.require(not chat, "chat", "T5 has no template for it; give None", chat)
-  start = (config.decoder_start_token_id,)
-  return [
-      base.Question(
-          tuple(
-              row if len(row) <= most else row[: most - 1] + [tokenizer.eos_id]
-          ),
-          start,
-      )
-      for row in tokenizer.encode_batch([*map(chat_lib.joined, texts)])
-  ]
+  rows = tokenizer.encode_batch([*map(chat_lib.joined, texts)])
+  cut = lambda row: (
+      row if len(row) <= most else row[: most - 1] + [tokenizer.eos_id]
+  )
+  return [question(config, tuple(cut(row))) for row in rows]
 
 
 FAMILY = base.Family(
@@ -199,5 +199,6 @@ FAMILY = base.Family(
     tidy=tidy,
     copies=copies,
     tokenizer=lambda directory, config: tokenizer_lib.Tokenizer.load(directory),
+    question=question,
     ask=ask,
 )

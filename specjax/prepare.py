@@ -190,6 +190,7 @@ def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
       dtype=jnp.dtype(setup.config.decode.dtype),
       hint=HINT,
       chunk=setup.config.decode.prefill_chunk,
+      confidence=draft.confidence,
       **_drawing(draft),
   )
 

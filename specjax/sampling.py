@@ -158,6 +158,16 @@ class Law:
     """p(x) of one token a place; 0 for ids outside the vocabulary."""
     return jnp.exp(self.log_prob(tokens))
 
+  def confidence(self, tokens):
+    """Share of one token a place in the softmax, before top-k and top-p.
+
+    0 where no token is possible.
+    """
+    peak = jnp.where(self.possible, self.peak, 0.0)
+    mass = jnp.sum(jnp.exp(self.logits - peak[..., None]), axis=-1)
+    own = jnp.exp(self._logit(tokens) - peak)
+    return jnp.where(self.possible, own / jnp.maximum(mass, 1.0), 0.0)
+
   def gap(self, tokens):
     """log p(x) - max log p, before top-k and top-p; at most 0."""
     return self._logit(tokens) - self.peak

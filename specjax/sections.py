@@ -164,6 +164,8 @@ class Draft:
     tree: rank paths, or a file of them, for kinds of LAWS; "" is a chain. See
       topology.read.
     siblings: how a tree's are chosen, one of drafters.tree.SIBLINGS.
+    confidence: a row drafts on while its drafts are all right with this chance
+      at least, by a draft model's own laws; 0: always gamma tokens.
     argmax: draft the argmax, as a point mass, at any temperature.
     temperature: of sampled drafts; None is the request's own value.
     top_k: likewise.
@@ -181,6 +183,7 @@ class Draft:
   gamma: int = 3
   tree: str = ""
   siblings: str = "top"
+  confidence: float = 0.0
   argmax: bool = False
   temperature: float | None = None
   top_k: int | None = None
@@ -360,6 +363,7 @@ class Experiment:
       )
     self._check_tree()
     self._check_rule()
+    self._check_confidence()
     # What the parts refuse is refused here, before anything is loaded.
     self.settings(eos=(1,))
     self.draft_settings(eos=(1,))
@@ -449,7 +453,29 @@ class Experiment:
         "a tree of draft.siblings=top is of the likeliest tokens; leave it out",
         draft.argmax,
     )
+    errors.require(
+        not draft.confidence,
+        "draft.confidence",
+        "a tree has all its nodes in every round; leave it 0",
+        draft.confidence,
+    )
     self.topology()
+
+  def _check_confidence(self) -> None:
+    """Refuses a stop that there can't be."""
+    draft = self.draft
+    errors.require(
+        checks.is_number(draft.confidence) and 0 <= draft.confidence <= 1,
+        "draft.confidence",
+        "give a number from 0 to 1",
+        draft.confidence,
+    )
+    errors.require(
+        draft.has_model or not draft.confidence,
+        "draft.confidence",
+        "only a draft model's drafts have it; leave it 0",
+        draft.confidence,
+    )
 
   def _check_rule(self) -> None:
     """Refuses what a rule of verification does not go with."""

@@ -49,6 +49,7 @@ class Drafter(Protocol):
     widths: of how many tokens a target pass may be, rising; N + 1 is the last,
       and the only one where all rounds draft alike.
     taps: the target's hidden states that `observe` is given (models' order).
+    whole: the same drafter, but making all its drafts in every round.
     reader: gives its laws along a text, the same at any gamma: a module, or
       what has `along(params, text_BS, width)`, logits_BTV of which place t is
       of the draft of text_BS[:, t + 1]. None where its drafts have no such
@@ -63,6 +64,7 @@ class Drafter(Protocol):
   trees: bool
   widths: tuple[int, ...]
   taps: tuple[int, ...]
+  whole: "Drafter"
   reader: Any
   learns: bool
 

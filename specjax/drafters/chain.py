@@ -42,6 +42,11 @@ class Chain:
     return self.gamma
 
   @property
+  def whole(self):
+    """The same drafts, but gamma of them in every round."""
+    return self
+
+  @property
   def widths(self) -> tuple[int, ...]:
     """gamma drafts and the newest token, in every round."""
     return (self.gamma + 1,)

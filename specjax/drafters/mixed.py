@@ -85,6 +85,12 @@ class MixedDrafter(chain.Chain):
     return tuple(sorted({*self.copies.widths, *drawn}))
 
   @property
+  def whole(self) -> "MixedDrafter":
+    """Its draft model draws gamma tokens wherever it draws."""
+    model = self.model and self.model.whole
+    return dataclasses.replace(self, model=model)
+
+  @property
   def learns(self) -> bool:
     """Whether what copies does."""
     return self.copies.learns

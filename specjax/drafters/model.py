@@ -8,9 +8,15 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
+from specjax import checks
+from specjax import errors
 from specjax.drafters import drawing
 from specjax.models import cache as cache_lib
 from specjax.models import reading
+
+
+# Rounds of so many drafts have passes of their own where rows may stop.
+_DRAFTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 @struct.dataclass
@@ -29,10 +35,16 @@ class ModelDrafter(drawing.DrawingChain):
   whole again after a full acceptance (whose last token the draft model never
   read) without a special case.
 
+  With a `confidence` a row drafts on while the product of its drafts' chances,
+  by the draft model's own softmax, is at least that: one of the stops of
+  algorithms that look at q alone. A token that made a row stop is still judged,
+  so the output law is exact.
+
   Attributes:
     module: the draft model; encoder-decoders read the source themselves.
-    gamma: tokens a round.
+    gamma: tokens a round; at most, with a confidence.
     chunk: tokens of a prompt that are read in one pass.
+    confidence: from 0, which always drafts gamma tokens, to 1.
 
   Raises:
     errors.UserError: a value is out of its range; the message names it.
@@ -41,6 +53,27 @@ class ModelDrafter(drawing.DrawingChain):
   module: nn.Module
   gamma: int
   chunk: int = reading.CHUNK
+  confidence: float = 0.0
+
+  def __post_init__(self):
+    super().__post_init__()
+    good = checks.is_number(self.confidence) and 0 <= self.confidence <= 1
+    errors.require(
+        good, "confidence", "give a number from 0 to 1", self.confidence
+    )
+
+  @property
+  def widths(self) -> tuple[int, ...]:
+    """gamma drafts and the newest token; fewer where a row may stop."""
+    if not self.confidence:
+      return super().widths
+    drafts = (n for n in _DRAFTS if n < self.gamma)
+    return tuple(n + 1 for n in (*drafts, self.gamma))
+
+  @property
+  def whole(self) -> "ModelDrafter":
+    """The same drafts, but gamma of them in every round."""
+    return dataclasses.replace(self, confidence=0.0)
 
   @property
   def reader(self) -> nn.Module:
@@ -73,27 +106,78 @@ class ModelDrafter(drawing.DrawingChain):
       logits_BV, cache = self._read(
           params, state.memory, cache, context, tokens_BT, start_B
       )
-      return cache, *self.draw(logits_BV, context, key_B, i)
+      node = self.draw(logits_BV, context, key_B, i)
+      return cache, node, self._chance(logits_BV, context, node, i)
 
-    def next_step(carry, i):
-      cache, token_B = carry
+    def next_step(cache, token_B, i):
       start_B = context.length_B + i - 1
-      cache, token_B, law = step(cache, token_B[:, None], start_B, i)
-      return (cache, token_B), (token_B, law)
+      return step(cache, token_B[:, None], start_B, i)
 
     newest_B2 = _newest_two(context)
-    cache, first_B, first_law = step(
-        state.cache, newest_B2, context.length_B - 2, 0
-    )
-    (cache, _), (rest_GB, rest_law) = jax.lax.scan(
-        next_step, (cache, first_B), jnp.arange(1, self.gamma)
+    first = step(state.cache, newest_B2, context.length_B - 2, 0)
+    if self.confidence:
+      cache, nodes, count_B = self._while_sure(first, next_step, context)
+      proposal = self.proposal(*nodes, context)
+      count_B = jnp.minimum(proposal.count_B, count_B)
+      proposal = proposal.replace(count_B=count_B)
+      return proposal, state.replace(cache=cache)
+
+    def scanned(carry, i):
+      cache, node, _ = next_step(*carry, i)
+      return (cache, node[0]), node
+
+    cache, node, _ = first
+    (cache, _), rest = jax.lax.scan(
+        scanned, (cache, node[0]), jnp.arange(1, self.gamma)
     )
     join = lambda first, rest: jnp.concatenate(
         [first[:, None], jnp.moveaxis(rest, 0, 1)], axis=1
     )
-    law = jax.tree.map(join, first_law, rest_law)
-    proposal = self.proposal(join(first_B, rest_GB), law, context)
-    return proposal, state.replace(cache=cache)
+    nodes = jax.tree.map(join, node, rest)
+    return self.proposal(*nodes, context), state.replace(cache=cache)
+
+  def _chance(self, logits_BV, context, node, i):
+    """Of a drawn token, by the draft model; None where nobody asks."""
+    if not self.confidence:
+      return None
+    return self.law(logits_BV, context, i).confidence(node[0])
+
+  def _while_sure(self, first, next_step, context):
+    """Drafts on in the rows that are sure of all their drafts.
+
+    Args:
+      first: cache, first node (token and law) and its chance_B.
+      next_step: the same of draft token i, from the cache and the token before.
+      context: at the top of the round.
+
+    Returns:
+      The cache, the nodes with leading [B, G], and how many count_B count.
+    """
+    most_B = jnp.where(context.active_B, context.remaining_B - 1, 0)
+
+    def going(sure_B, count_B):
+      return (sure_B >= self.confidence) & (count_B < most_B)
+
+    def more(carry):
+      i, *_, sure_B, count_B = carry
+      return (i < self.gamma) & jnp.any(going(sure_B, count_B))
+
+    def turn(carry):
+      i, cache, token_B, nodes, sure_B, count_B = carry
+      cache, node, chance_B = next_step(cache, token_B, i)
+      nodes = jax.tree.map(
+          lambda all_BG, one_B: all_BG.at[:, i].set(one_B), nodes, node
+      )
+      goes_B = going(sure_B, count_B)
+      sure_B = jnp.where(goes_B, sure_B * chance_B, 0.0)
+      return i + 1, cache, node[0], nodes, sure_B, count_B + goes_B
+
+    cache, node, chance_B = first
+    spread = lambda one_B: jnp.repeat(one_B[:, None], self.gamma, axis=1)
+    count_B = jnp.ones_like(context.length_B)
+    start = 1, cache, node[0], jax.tree.map(spread, node), chance_B, count_B
+    _, cache, _, nodes, _, count_B = jax.lax.while_loop(more, turn, start)
+    return cache, nodes, count_B
 
   def begin(self, params, state, context):
     """Re-reads the two newest tokens: logits_BV behind them."""

@@ -16,6 +16,7 @@ class NoDrafter:
   depth = 0
   widths = (1,)
   taps = ()
+  whole = property(lambda self: self)
   learns = False
   trees = False
 

@@ -104,6 +104,11 @@ class TreeDrafter:
     return (self.nodes + 1,)
 
   @property
+  def whole(self):
+    """Every round has all nodes."""
+    return self
+
+  @property
   def reader(self) -> Any:
     """Gives its laws along a text."""
     return self.source.reader

@@ -58,6 +58,12 @@ class Measured:
   pieces: Sequence[str]
   where: Mapping[str, str | None]
 
+  @property
+  def predicts(self) -> bool:
+    """Whether theory is for these drafts: alpha is known, and gamma fixed."""
+    fixed = self.alpha is not None and not self.config.draft.confidence
+    return fixed or not self.gamma
+
 
 def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
   """The report, whose keys stay what they are, and the details behind it."""
@@ -122,8 +128,8 @@ def speed(times: timing.Times) -> dict[str, Any]:
 
 
 def _predicted(measured: Measured, v: float) -> float | None:
-  """Theorem 3.8 with v in place of 1; None where drafts have no alpha."""
-  if measured.gamma and measured.alpha is None:
+  """Theorem 3.8 with v in place of 1; None where it is for other drafts."""
+  if not measured.predicts:
     return None
   return theory.speedup(
       measured.alpha or 0.0, measured.gamma, measured.steps.c, v
@@ -135,7 +141,7 @@ def _gap(measured: Measured) -> dict[str, float | None]:
 
   None where nothing was predicted.
   """
-  if measured.gamma and measured.alpha is None:
+  if not measured.predicts:
     return dict.fromkeys(
         field.name for field in dataclasses.fields(gap_lib.Gap)
     )

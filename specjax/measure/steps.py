@@ -117,7 +117,9 @@ def measure(
   def rounds(whole):
     state = middle(speculative, batch)
     # A step is of all drafts, however few a round may have.
-    loop = dataclasses.replace(speculative.loop, narrow=False)
+    loop = dataclasses.replace(
+        speculative.loop, drafter=drafter.whole, narrow=False
+    )
     return lambda count: round_steps(
         loop,
         speculative.target_params,

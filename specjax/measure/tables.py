@@ -14,6 +14,7 @@ _FACTORS = {
 _TREE = "a timed round, against Eq. 1 of a chain as deep: siblings add to it"
 LOSSY = "LOSSY: the output law is not the target's"
 NONE = "what is copied depends on where a round begins: no law, no prediction"
+_SURE = "rounds have as many drafts as their model is sure of; theory has gamma"
 Rows = list[tuple[str, str, str]]
 
 
@@ -76,7 +77,11 @@ def _drafts(report, details) -> Rows:
   most = report["gamma"] + 1
   places = f"{details['alpha_positions']} places of the target's own output"
   return [
-      ("alpha", number(report["alpha"]), places if predicts(report) else NONE),
+      (
+          "alpha",
+          number(report["alpha"]),
+          places if predicts(report) else unpredicted(report),
+      ),
       *([] if predicts(report) else [_drafted(details)]),
       (
           "accepted by position",
@@ -94,8 +99,13 @@ def _drafts(report, details) -> Rows:
 
 
 def predicts(report) -> bool:
-  """Whether the drafts have an alpha, which theory needs; or there are none."""
-  return report["alpha"] is not None or not report["gamma"]
+  """Whether theory is for these drafts, or there are none."""
+  return report["predicted_speedup"]["theorem_3_8"] is not None
+
+
+def unpredicted(report) -> str:
+  """Why theory is not for these drafts."""
+  return NONE if report["alpha"] is None else _SURE
 
 
 def _drafted(details) -> tuple[str, str, str]:

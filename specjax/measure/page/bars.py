@@ -16,7 +16,7 @@ _ROUNDS = markup.legend(
 def gap(report: dict[str, Any]) -> str:
   """Each factor's effect on the speed-up, one bar after the other."""
   if not tables.predicts(report):
-    return markup.note(f"Nothing was predicted: {tables.NONE}.")
+    return markup.note(f"Nothing was predicted: {tables.unpredicted(report)}.")
   value = report["predicted_speedup"]["theorem_3_8"]
   bars = [("predicted", 0.0, value, "theory")]
   for name, factor in report["gap"].items():

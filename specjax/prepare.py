@@ -18,6 +18,7 @@ from specjax import outputs
 from specjax import pipeline
 from specjax import sections
 from specjax import settings as settings_lib
+from specjax import sharding
 from specjax import writing
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import resolve
@@ -64,6 +65,15 @@ class Setup:
     """V."""
     return self.target.module.config.vocab_size
 
+  @property
+  def layout(self) -> sharding.Layout | None:
+    """Where everything lies on several devices; None is a single one."""
+    return _layout(self.config)
+
+  def rows(self, requests: int) -> int:
+    """B of a batch of so many: the layout may ask for more than there are."""
+    return self.layout.rows(requests) if self.layout else requests
+
   def side(self, drafts: pipeline.Drafts) -> side_lib.Side:
     """Decoding with these drafts."""
     return side_lib.Side(
@@ -72,6 +82,7 @@ class Setup:
             drafts.drafter,
             self.config.rule(),
             chunk=self.config.decode.prefill_chunk,
+            layout=self.layout,
         ),
         self.target.params,
         drafts.params,
@@ -96,6 +107,7 @@ class Setup:
         options.batch,
         vocabulary=self.vocabulary,
         seed=options.seed,
+        rows=self.rows(options.batch),
     )
 
   @property
@@ -173,6 +185,11 @@ def bar(name: str, total: int) -> tqdm.tqdm:
   return tqdm.tqdm(
       total=total, desc=f"{name:10}", leave=False, mininterval=often
   )
+
+
+def _layout(config: sections.Experiment) -> sharding.Layout | None:
+  mesh = config.mesh
+  return sharding.layout(mesh.data, mesh.model, mesh.draft)
 
 
 def _drawing(draft: sections.Draft) -> dict[str, Any]:
@@ -469,10 +486,20 @@ def prepare(
   Raises:
     errors.UserError: something can't be had, or does not fit.
   """
+  layout = _layout(config)
   examples = fetch(config, examples)
   if target is None:
-    dtype = jnp.dtype(config.decode.dtype)
-    target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
+    target = checkpoints.load(
+        config.target.checkpoint,
+        jnp.dtype(config.decode.dtype),
+        hint=HINT,
+        put=layout and layout.put,
+    )
+  elif layout:
+    params = jax.tree.map(
+        jax.device_put, target.params, layout.target(target.params)
+    )
+    target = dataclasses.replace(target, params=params)
   vocabulary = target.module.config.vocab_size
   settings = config.settings(target.module.config.ends)
   sections.within("decode", lambda: settings_lib.stack([settings], vocabulary))
@@ -504,4 +531,9 @@ def with_drafts(setup: Setup, draft: sections.Draft) -> Setup:
       output = setup.decode(setup.plain, progress.update)
     setup = dataclasses.replace(setup, output=output)
   drafts = DRAFTS[draft.kind](setup)
+  if setup.layout:
+    params = jax.tree.map(
+        jax.device_put, drafts.params, setup.layout.draft(drafts.params)
+    )
+    drafts = pipeline.Drafts(drafts.drafter, params)
   return dataclasses.replace(setup, drafts=drafts)

@@ -12,6 +12,7 @@ from typing import Callable, TypeVar
 from specjax import checks
 from specjax import errors
 from specjax import settings as settings_lib
+from specjax import sharding
 from specjax import topology as topology_lib
 from specjax.data import tasks
 from specjax.drafters import chain
@@ -50,6 +51,8 @@ LIMITS = {
     "decode.batch": (1, 2**16),
     "decode.seed": (0, 2**32 - 1),
     "decode.prefill_chunk": (1, 2**16),
+    "mesh.data": (1, 2**16),
+    "mesh.model": (1, 2**16),
     "measure.repeats": (1, 10**4),
     "measure.warmup": (1, 10**4),
     "measure.timed_rows": (0, 10**9),
@@ -270,6 +273,21 @@ class Decode:
 
 
 @dataclasses.dataclass(frozen=True)
+class Mesh:
+  """Devices, data x model of them; see sharding.
+
+  Attributes:
+    data: groups of devices that the rows of a batch are spread over.
+    model: devices of a group, over which the target is spread.
+    draft: how a draft model lies in a group, one of sharding.DRAFTS.
+  """
+
+  data: int = 1
+  model: int = 1
+  draft: str = sharding.REPLICATED
+
+
+@dataclasses.dataclass(frozen=True)
 class Verify:
   """How drafts are judged.
 
@@ -323,6 +341,7 @@ class Experiment:
   data: Data = Data()
   sampling: Sampling = Sampling()
   decode: Decode = Decode()
+  mesh: Mesh = Mesh()
   verify: Verify = Verify()
   measure: Measure = Measure()
   out: str = ""
@@ -330,6 +349,7 @@ class Experiment:
   def __post_init__(self):
     _one_of("draft.kind", self.draft.kind, KINDS)
     _one_of("decode.dtype", self.decode.dtype, DTYPES)
+    _one_of("mesh.draft", self.mesh.draft, sharding.DRAFTS)
     tasks.get_task(self.data.task)
     for path, limits in LIMITS.items():
       value = functools.reduce(getattr, path.split("."), self)

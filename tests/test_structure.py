@@ -22,6 +22,7 @@ ROOMS = (
     "data outputs",
     "checkpoints",
     "decoding",
+    "sharding",
     "drafters",
     "verify",
     "models",

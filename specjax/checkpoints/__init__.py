@@ -65,6 +65,7 @@ def load(
     dtype=jnp.float32,
     *,
     keep_bfloat16: bool = True,
+    put: hf.Put | None = None,
     hint: str = "mini/target is a model that ships with the package",
 ) -> Checkpoint:
   """Finds, reads and checks a model.
@@ -75,6 +76,7 @@ def load(
     dtype: of parameters and products.
     keep_bfloat16: matrices that are stored in bfloat16 stay so, whatever the
       dtype: half the memory, and the same law.
+    put: takes each parameter to its devices; see `hf.load_model`.
     hint: what a person can do where the model can't be had.
 
   Raises:
@@ -83,11 +85,13 @@ def load(
   path = resolve_lib.resolve(name, hint=hint)
   if path.is_file():
     module, params, tokenizer = gguf_file.load(
-        path, dtype, keep_bfloat16=keep_bfloat16
+        path, dtype, keep_bfloat16=keep_bfloat16, put=put
     )
   else:
     tokenizer = load_tokenizer(path)
-    module, params = hf.load_model(path, dtype, keep_bfloat16=keep_bfloat16)
+    module, params = hf.load_model(
+        path, dtype, keep_bfloat16=keep_bfloat16, put=put
+    )
   if tokenizer.size > module.config.vocab_size:
     raise UserError(
         f"{path}: the tokenizer has {tokenizer.size} ids, the model only"

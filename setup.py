@@ -19,6 +19,10 @@ _EXTRAS = {
     "gguf": [
         "gguf>=0.17",
     ],
+    # XLA's compiler for TPUs, which needs none; where there is one, JAX for it.
+    "tpu": [
+        "jax[tpu]>=0.10",
+    ],
     # Pictures.
     "plot": [
         "matplotlib>=3.9",

@@ -50,6 +50,7 @@ class Setup:
     output: what plain decoding gives, where that is known; else None.
     costs: what was measured for draft.switch, c and v, by what it is of; one
       dict for all setups that were made of this one.
+    devices: to lie on; of those that there are the first where None.
   """
 
   config: sections.Experiment
@@ -59,6 +60,7 @@ class Setup:
   requests: list[requests_lib.Request]
   output: list[outputs.Result] | None = None
   costs: dict[str, Any] = dataclasses.field(default_factory=dict)
+  devices: Sequence[jax.Device] | None = None
 
   @property
   def vocabulary(self) -> int:
@@ -68,7 +70,7 @@ class Setup:
   @property
   def layout(self) -> sharding.Layout | None:
     """Where everything lies on several devices; None is a single one."""
-    return _layout(self.config)
+    return layout(self.config, self.devices)
 
   def rows(self, requests: int) -> int:
     """B of a batch of so many: the layout may ask for more than there are."""
@@ -187,12 +189,15 @@ def bar(name: str, total: int) -> tqdm.tqdm:
   )
 
 
-def _layout(config: sections.Experiment) -> sharding.Layout | None:
+def layout(
+    config: sections.Experiment, devices: Sequence[jax.Device] | None = None
+) -> sharding.Layout | None:
+  """Where a config has everything lie; see sharding.layout."""
   mesh = config.mesh
-  return sharding.layout(mesh.data, mesh.model, mesh.draft)
+  return sharding.layout(mesh.data, mesh.model, mesh.draft, devices)
 
 
-def _drawing(draft: sections.Draft) -> dict[str, Any]:
+def drawing(draft: sections.Draft) -> dict[str, Any]:
   """Options of drafters that draw from a law."""
   keys = ("argmax", "temperature", "top_k", "top_p")
   return {key: getattr(draft, key) for key in keys}
@@ -207,7 +212,7 @@ def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
       dtype=jnp.dtype(setup.config.decode.dtype),
       hint=HINT,
       chunk=setup.config.decode.prefill_chunk,
-      **_drawing(draft),
+      **drawing(draft),
   )
 
 
@@ -227,7 +232,7 @@ def _branching(
 def _ngrams(order: int, setup: Setup) -> pipeline.Drafts:
   draft = setup.config.draft
   make = lambda: pipeline.draft_ngrams(
-      setup.target, draft.table, draft.gamma, order=order, **_drawing(draft)
+      setup.target, draft.table, draft.gamma, order=order, **drawing(draft)
   )
   return sections.within("draft", make)
 
@@ -486,18 +491,18 @@ def prepare(
   Raises:
     errors.UserError: something can't be had, or does not fit.
   """
-  layout = _layout(config)
+  where = layout(config)
   examples = fetch(config, examples)
   if target is None:
     target = checkpoints.load(
         config.target.checkpoint,
         jnp.dtype(config.decode.dtype),
         hint=HINT,
-        put=layout and layout.put,
+        put=where and where.put,
     )
-  elif layout:
+  elif where:
     params = jax.tree.map(
-        jax.device_put, target.params, layout.target(target.params)
+        jax.device_put, target.params, where.target(target.params)
     )
     target = dataclasses.replace(target, params=params)
   vocabulary = target.module.config.vocab_size

@@ -197,19 +197,23 @@ def layout(
   """
   if data * model == 1:
     return None
+  return Layout(mesh(data, model, devices), drafts)
+
+
+def mesh(data: int, model: int, devices=None) -> jax.sharding.Mesh:
+  """A mesh of the first data x model devices; see `layout`."""
   devices = list(jax.devices() if devices is None else devices)
   if data * model > len(devices):
     raise errors.UserError(
         f"mesh: give data x model of {len(devices)} or less, the devices there"
         f" are, got {data} x {model}"
     )
-  mesh = jax.make_mesh(
+  return jax.make_mesh(
       (data, model),
       (DATA, MODEL),
       axis_types=(jax.sharding.AxisType.Auto,) * 2,
       devices=devices[: data * model],
   )
-  return Layout(mesh, drafts)
 
 
 def _path(keys) -> str:

@@ -9,7 +9,7 @@ import re
 ROOT = pathlib.Path(__file__).parents[1]
 # From the doors down. A room imports only from rooms further down.
 ROOMS = (
-    "run train advise bench tree",
+    "run train advise bench tree tpu",
     "benchmark",
     "experiment",
     "prepare",

@@ -1,0 +1,63 @@
+"""Shapes of public T5 checkpoints, for what needs no weights."""
+
+import pathlib
+
+from specjax.checkpoints import config as config_lib
+from specjax.checkpoints import resolve
+from specjax.checkpoints.families import base
+from specjax.errors import UserError
+from specjax.models import t5
+
+_VOCABULARY = 32_128
+# Name: d_model, d_kv, d_ff, layers of each side, heads; as their config.json.
+_V1_0 = {
+    "google-t5/t5-small": (512, 64, 2048, 6, 8),
+    "google-t5/t5-base": (768, 64, 3072, 12, 12),
+    "google-t5/t5-large": (1024, 64, 4096, 24, 16),
+    "google-t5/t5-3b": (1024, 128, 16384, 24, 32),
+    "google-t5/t5-11b": (1024, 128, 65536, 24, 128),
+}
+_V1_1 = {
+    "google/flan-t5-small": (512, 64, 1024, 8, 6),
+    "google/flan-t5-base": (768, 64, 2048, 12, 12),
+    "google/flan-t5-large": (1024, 64, 2816, 24, 16),
+    "google/flan-t5-xl": (2048, 64, 5120, 24, 32),
+    "google/flan-t5-xxl": (4096, 64, 10240, 24, 64),
+}
+
+
+def config(name: str) -> base.Config:
+  """The shape of a model by its name, public T5s without a network.
+
+  Args:
+    name: one of those above; or a folder, a shipped model or a Hugging Face
+      name whose files are here.
+
+  Raises:
+    UserError: it is none of these.
+  """
+  shape = (_V1_0 | _V1_1).get(name)
+  if shape is None:
+    return _here(name)
+  d_model, d_kv, d_ff, layers, heads = shape
+  newer = name in _V1_1
+  return t5.T5Config(
+      vocab_size=_VOCABULARY,
+      d_model=d_model,
+      d_kv=d_kv,
+      d_ff=d_ff,
+      num_layers=layers,
+      num_decoder_layers=layers,
+      num_heads=heads,
+      gated=newer,
+      tied=not newer,
+  )
+
+
+def _here(name: str) -> base.Config:
+  """What a config.json on this machine says."""
+  hint = f"shapes are known of {', '.join(_V1_0 | _V1_1)}"
+  folder = resolve.find(name, hint=hint)
+  if folder is None or not pathlib.Path(folder).is_dir():
+    raise UserError(f"{name}: give a folder with a config.json; {hint}")
+  return config_lib.read(folder / config_lib.FILE)

@@ -1,0 +1,110 @@
+"""The door that compiles for a TPU: here for the devices that there are."""
+
+import jax
+import pytest
+
+from specjax import checkpoints
+from specjax import errors
+from specjax import roofline
+from specjax import tpu
+from specjax.checkpoints import families
+from specjax.checkpoints import published
+from specjax.measure import weights
+from tests import tiny
+
+CHIP = roofline.TPUS["v4"]
+# As their model cards and their own files have it.
+SIZES = {
+    "google-t5/t5-small": 60_506_624,
+    "google-t5/t5-base": 222_903_552,
+    "google-t5/t5-large": 737_668_096,
+    "google-t5/t5-3b": 2_851_598_336,
+    "google-t5/t5-11b": 11_307_321_344,
+    "google/flan-t5-small": 76_961_152,
+    "google/flan-t5-base": 247_577_856,
+    "google/flan-t5-large": 783_150_080,
+    "google/flan-t5-xl": 2_849_757_184,
+    "google/flan-t5-xxl": 11_135_332_352,
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_public_shapes(name):
+  config = published.config(name)
+  table = families.of(config).table(config)
+  assert sum(place.size for place in table.values()) == SIZES[name]
+
+
+def test_a_name_without_files_is_refused():
+  with pytest.raises(errors.UserError, match="shapes are known of google-t5"):
+    published.config("/no/such/folder")
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+  return tiny.write_family(tmp_path_factory.mktemp("family"))
+
+
+def test_bytes_are_those_of_real_arrays(family):
+  config = tiny.config(family, decode__batch=2)
+  with tiny.quick_compilation():
+    made = tpu.estimate(tpu.abstract(config, jax.devices()), CHIP)
+  nbytes = lambda leaves: sum(leaf.nbytes for leaf in leaves)
+  target, draft = (
+      checkpoints.load(family[name]).params for name in ("target", "draft")
+  )
+  assert made.memory["weights"] == nbytes(jax.tree.leaves((target, draft)))
+  assert set(made.steps) == {"target", "verify", "draft"}
+  for name, params in (("target", target), ("verify", target), ("draft", draft)):
+    step = made.steps[name]
+    assert step.weights == nbytes(weights.of_a_step(params))
+    # 2 rows, 2 heads of 4, keys and values: 1 + 16 + 2 + 1 slots and a source.
+    length = config.data.max_source_tokens
+    assert step.caches == 2 * 2 * 4 * 2 * 4 * (20 + length)
+    assert step.seconds >= step.read / CHIP.bandwidth
+    assert step.counted > step.weights
+  assert made.hosts == 0 and made.rows == 2
+  c, v = made.costs
+  assert c == pytest.approx(1, rel=0.01) and v >= 1
+  text = tpu.table(made, CHIP, 0.75)
+  assert "fits" in text and "host transfers     0" in text
+  assert f"with gamma {config.draft.gamma}" in text
+  small = roofline.Chip(1e12, 1e9, made.memory["weights"])
+  assert "DOES NOT FIT" in tpu.table(made, small, 0.75)
+  assert made.most_rows(small.memory) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, line",
+    (
+        ([], "--topology: give one of v4, v5e, v5p, v6e"),
+        (["--topology", "v9:2x2"], "--topology: give one of v4"),
+        (["--topology=v4:2x2x1", "--alpha", "2"], "--alpha: give a number"),
+    ),
+)
+def test_bad_arguments(family, capsys, arguments, line):
+  rest = tiny.arguments(family)
+  assert tpu.main([*rest, *arguments]) == 1
+  told = capsys.readouterr().err
+  assert line in told and told.count("\n") == 1
+
+
+def test_the_compiler_is_missing(family, capsys, monkeypatch):
+  monkeypatch.setattr(tpu.util, "find_spec", lambda name: None)
+  assert tpu.main([*tiny.arguments(family), "--topology=v4:2x2x1"]) == 1
+  assert "pip install 'specjax[tpu]'" in capsys.readouterr().err
+
+
+def test_drafts_that_have_no_shape(family):
+  config = tiny.config(family, draft__kind="lookup")
+  with pytest.raises(errors.UserError, match="draft.kind: give one of model"):
+    tpu.abstract(config, jax.devices())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:2x2", "v6e:2x2"])
+def test_real_topologies(family, capsys, topology):
+  pytest.importorskip("libtpu")
+  arguments = tiny.arguments(family, mesh__model=2, decode__dtype="bfloat16")
+  assert tpu.main([*arguments, f"--topology={topology}"]) == 0
+  assert "host transfers     0" in capsys.readouterr().out

@@ -14,6 +14,7 @@ import tqdm
 
 from specjax import checkpoints
 from specjax import errors
+from specjax import hosts
 from specjax import outputs
 from specjax import pipeline
 from specjax import sections
@@ -140,7 +141,7 @@ class Setup:
   def save_responses(self, side: side_lib.Side) -> None:
     """Writes what a side's drafts know to draft.suffix.save, where asked."""
     draft = self.config.draft
-    if draft.copied == "suffix" and draft.suffix.save:
+    if draft.copied == "suffix" and draft.suffix.save and hosts.first():
       drafts = pipeline.Drafts(side.loop.drafter, side.drafter_params)
       save = lambda: pipeline.save_responses(
           self.target, drafts, draft.suffix.save
@@ -185,7 +186,11 @@ def bar(name: str, total: int) -> tqdm.tqdm:
   # In a log every refresh is a line of its own.
   often = 0.1 if sys.stderr.isatty() else 30.0
   return tqdm.tqdm(
-      total=total, desc=f"{name:10}", leave=False, mininterval=often
+      total=total,
+      desc=f"{name:10}",
+      leave=False,
+      mininterval=often,
+      disable=not hosts.first(),
   )
 
 

@@ -7,6 +7,7 @@ that config files and flags fill in, and turns it back.
 import dataclasses
 import functools
 import math
+import re
 from typing import Callable, TypeVar
 
 from specjax import checks
@@ -288,6 +289,21 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
+class Hosts:
+  """Processes of one run, each with the devices of its host; see hosts.
+
+  Attributes:
+    count: how many; 0 asks the environment, as on a Cloud TPU or under Slurm.
+    index: which of them this is.
+    coordinator: address of the first one, as 10.0.0.1:1234.
+  """
+
+  count: int = 1
+  index: int = 0
+  coordinator: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Verify:
   """How drafts are judged.
 
@@ -342,6 +358,7 @@ class Experiment:
   sampling: Sampling = Sampling()
   decode: Decode = Decode()
   mesh: Mesh = Mesh()
+  hosts: Hosts = Hosts()
   verify: Verify = Verify()
   measure: Measure = Measure()
   out: str = ""
@@ -380,6 +397,7 @@ class Experiment:
       )
     self._check_tree()
     self._check_rule()
+    self._check_hosts()
     # What the parts refuse is refused here, before anything is loaded.
     self.settings(eos=(1,))
     self.draft_settings(eos=(1,))
@@ -497,6 +515,25 @@ class Experiment:
         "block verification is for chains that are drawn: of draft.kind"
         f" {', '.join(LAWS)}, without draft.argmax and draft.tree; give token",
         verify.rule,
+    )
+
+  def _check_hosts(self) -> None:
+    """Refuses processes that would not find one another."""
+    hosts = self.hosts
+    errors.require(
+        hosts.count >= 0, "hosts.count", "give 0 or more", hosts.count
+    )
+    errors.require(
+        hosts.count < 2 or bool(re.fullmatch(r"\S+:\d+", hosts.coordinator)),
+        "hosts.coordinator",
+        "give the first process's address, as 10.0.0.1:1234",
+        hosts.coordinator,
+    )
+    errors.require(
+        0 <= hosts.index < max(1, hosts.count),
+        "hosts.index",
+        f"give a number from 0 on, below hosts.count ({hosts.count})",
+        hosts.index,
     )
 
   def _check_not_drawn(self, what: str) -> None:

@@ -17,6 +17,7 @@ import re
 from typing import Any, Sequence
 
 import jax
+from jax.experimental import multihost_utils
 import numpy as np
 
 from specjax import errors
@@ -214,6 +215,18 @@ def mesh(data: int, model: int, devices=None) -> jax.sharding.Mesh:
       axis_types=(jax.sharding.AxisType.Auto,) * 2,
       devices=devices[: data * model],
   )
+
+
+def fetch(tree: Any) -> Any:
+  """Arrays as numpy's, read back also where they lie on several hosts."""
+
+  def whole(leaf):
+    here = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+    if here or leaf.is_fully_replicated:
+      return leaf
+    return multihost_utils.process_allgather(leaf, tiled=True)
+
+  return jax.device_get(jax.tree.map(whole, tree))
 
 
 def _path(keys) -> str:

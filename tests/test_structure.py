@@ -15,6 +15,7 @@ ROOMS = (
     "prepare",
     "training",
     "pipeline",
+    "hosts",
     "command_line",
     "config",
     "measure",

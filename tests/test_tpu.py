@@ -55,7 +55,8 @@ def test_bytes_are_those_of_real_arrays(family):
   )
   assert made.memory["weights"] == nbytes(jax.tree.leaves((target, draft)))
   assert set(made.steps) == {"target", "verify", "draft"}
-  for name, params in (("target", target), ("verify", target), ("draft", draft)):
+  of = {"target": target, "verify": target, "draft": draft}
+  for name, params in of.items():
     step = made.steps[name]
     assert step.weights == nbytes(weights.of_a_step(params))
     # 2 rows, 2 heads of 4, keys and values: 1 + 16 + 2 + 1 slots and a source.

@@ -496,6 +496,12 @@ def prepare(
   Raises:
     errors.UserError: something can't be had, or does not fit.
   """
+  errors.require(
+      config.hosts.count == 1 or jax.distributed.is_initialized(),
+      "hosts.count",
+      "give 1: only specjax.run takes several processes",
+      config.hosts.count,
+  )
   where = layout(config)
   examples = fetch(config, examples)
   if target is None:

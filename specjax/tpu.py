@@ -260,12 +260,7 @@ def _model(name: str, config: sections.Experiment, devices, lie):
   dtype = jnp.dtype(config.decode.dtype)
   carried = products.carried(dtype, devices[0].platform)
   module = families.of(shape).module(shape, dtype=dtype, carried=carried)
-  ids = jnp.zeros((1, 1), jnp.int32)
-  inputs = (ids, ids == 0, ids) if isinstance(shape, t5.T5Config) else (ids,)
-  params = jax.eval_shape(module.init, jax.random.key(0), *inputs)
-  params = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), params
-  )
+  params = published.params(shape, dtype)
   return module, _placed(params, lie(params))
 
 

@@ -7,9 +7,9 @@ from specjax import checkpoints
 from specjax import errors
 from specjax import roofline
 from specjax import tpu
-from specjax.checkpoints import families
 from specjax.checkpoints import published
 from specjax.measure import weights
+from tests import mocks
 from tests import tiny
 
 CHIP = roofline.TPUS["v4"]
@@ -30,9 +30,16 @@ SIZES = {
 
 @pytest.mark.parametrize("name", SIZES)
 def test_public_shapes(name):
-  config = published.config(name)
-  table = families.of(config).table(config)
-  assert sum(place.size for place in table.values()) == SIZES[name]
+  params = published.params(published.config(name), "bfloat16")
+  assert sum(leaf.size for leaf in jax.tree.leaves(params)) == SIZES[name]
+
+
+def test_shapes_are_those_of_the_module():
+  module, params = mocks.tiny_t5()
+  shapes = published.params(module.config, "float32")
+  assert jax.tree.map(lambda leaf: leaf.shape, params) == jax.tree.map(
+      lambda leaf: leaf.shape, shapes
+  )
 
 
 def test_a_name_without_files_is_refused():

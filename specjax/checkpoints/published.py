@@ -1,8 +1,14 @@
 """Shapes of public T5 checkpoints, for what needs no weights."""
 
 import pathlib
+from typing import Any
+
+from flax import traverse_util
+import jax
 
 from specjax.checkpoints import config as config_lib
+from specjax.checkpoints import families
+from specjax.checkpoints import places
 from specjax.checkpoints import resolve
 from specjax.checkpoints.families import base
 from specjax.errors import UserError
@@ -52,6 +58,21 @@ def config(name: str) -> base.Config:
       gated=newer,
       tied=not newer,
   )
+
+
+def params(config: base.Config, dtype) -> dict[str, Any]:
+  """A model's parameters as far as shapes go: a jax.ShapeDtypeStruct each.
+
+  Args:
+    config: its shape.
+    dtype: of all of them.
+  """
+  table = families.of(config).table(config)
+  flat = {}
+  for path, names in places.by_path(table).items():
+    shape = table[names[0]].form.shape([table[name].shape for name in names])
+    flat[path] = jax.ShapeDtypeStruct(shape, dtype)
+  return {"params": traverse_util.unflatten_dict(flat)}
 
 
 def _here(name: str) -> base.Config:

@@ -22,6 +22,7 @@ from specjax import settings as settings_lib
 from specjax import sharding
 from specjax import writing
 from specjax.checkpoints import ngrams
+from specjax.checkpoints import published
 from specjax.checkpoints import resolve
 from specjax.checkpoints import responses
 from specjax.data import metrics
@@ -405,6 +406,11 @@ def fetch(
   models = {"target.checkpoint": config.target.checkpoint}
   if draft.has_model:
     models = {"draft.checkpoint": draft.checkpoint} | models
+  models = {
+      field: name
+      for field, name in models.items()
+      if not name.startswith(published.RANDOM)
+  }
   lines = []
   if draft.kind in ("bigram", "unigram"):
     try:
@@ -509,7 +515,7 @@ def prepare(
         config.target.checkpoint,
         jnp.dtype(config.decode.dtype),
         hint=HINT,
-        put=where and where.put,
+        layout=where,
     )
   elif where:
     params = jax.tree.map(

@@ -12,11 +12,13 @@ import jax
 import numpy as np
 import pytest
 
+from specjax import checkpoints
 from specjax import errors
 from specjax import prepare
 from specjax import sampling
 from specjax import sharding
 from specjax import topology
+from specjax.checkpoints import published
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.drafters import lookup
@@ -257,6 +259,19 @@ def test_from_a_config(tmp_path):
   assert [group.batch.id_B.size for group in many.groups(5)] == [4, 4]
   assert [len(group.rows) for group in many.groups(5)] == [3, 2]
   assert many.decode(many.speculative) == one.decode(one.speculative)
+
+
+def test_random_weights_are_the_same(monkeypatch):
+  monkeypatch.setitem(published._V1_1, "tiny", (8, 4, 16, 1, 4))
+  layout = sharding.layout(2, 4)
+  one, many = (
+      checkpoints.load("random:tiny", layout=each).params
+      for each in (None, layout)
+  )
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6)
+  jax.tree.map(close, one, many)
+  shared = many["params"]["shared"]
+  assert shared.addressable_shards[0].data.shape == (32_128 // 4, 8)
 
 
 def test_what_does_not_divide(tmp_path):

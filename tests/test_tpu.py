@@ -7,46 +7,10 @@ from specjax import checkpoints
 from specjax import errors
 from specjax import roofline
 from specjax import tpu
-from specjax.checkpoints import published
 from specjax.measure import weights
-from tests import mocks
 from tests import tiny
 
 CHIP = roofline.TPUS["v4"]
-# As their model cards and their own files have it.
-SIZES = {
-    "google-t5/t5-small": 60_506_624,
-    "google-t5/t5-base": 222_903_552,
-    "google-t5/t5-large": 737_668_096,
-    "google-t5/t5-3b": 2_851_598_336,
-    "google-t5/t5-11b": 11_307_321_344,
-    "google/flan-t5-small": 76_961_152,
-    "google/flan-t5-base": 247_577_856,
-    "google/flan-t5-large": 783_150_080,
-    "google/flan-t5-xl": 2_849_757_184,
-    "google/flan-t5-xxl": 11_135_332_352,
-}
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_public_shapes(name):
-  params = published.params(published.config(name), "bfloat16")
-  assert sum(leaf.size for leaf in jax.tree.leaves(params)) == SIZES[name]
-
-
-def test_shapes_are_those_of_the_module():
-  module, params = mocks.tiny_t5()
-  shapes = published.params(module.config, "float32")
-  assert jax.tree.map(lambda leaf: leaf.shape, params) == jax.tree.map(
-      lambda leaf: leaf.shape, shapes
-  )
-
-
-def test_a_name_without_files_is_refused():
-  with pytest.raises(errors.UserError, match="shapes are known of google-t5"):
-    published.config("/no/such/folder")
-
-
 @pytest.fixture(scope="module")
 def family(tmp_path_factory):
   return tiny.write_family(tmp_path_factory.mktemp("family"))

@@ -76,7 +76,8 @@ def test_jobset(monkeypatch):
   pod = job["template"]["spec"]
   [container] = pod["containers"]
   assert job["parallelism"] == job["completions"]
-  chips = job["completions"] * container["resources"]["limits"]["google.com/tpu"]
+  each = container["resources"]["limits"]["google.com/tpu"]
+  chips = job["completions"] * each
   topology = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
   assert math.prod(map(int, topology.split("x"))) == chips
   assert container["command"][:3] == ["python", "-m", "specjax.run"]

@@ -47,8 +47,8 @@ def config(name: str) -> base.Config:
   """The shape of a model by its name, public T5s without a network.
 
   Args:
-    name: one of those above, with or without RANDOM; or a folder, a shipped model or a Hugging Face
-      name whose files are here.
+    name: one of those above, with or without RANDOM; or a folder, a shipped
+      model or a Hugging Face name whose files are here.
 
   Raises:
     UserError: it is none of these.

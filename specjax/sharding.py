@@ -143,8 +143,18 @@ class Layout:
         lambda index: weights[index],
     )
 
+  def spread(self, arrays: Any) -> Any:
+    """A batch's arrays with their rows over the groups; zeros fill it up."""
+
+    def put(array):
+      new = self.rows(len(array)) - len(array)
+      full = np.pad(array, [(0, new)] + [(0, 0)] * (array.ndim - 1))
+      return jax.device_put(full, self._named(_Spec(DATA)))
+
+    return jax.tree.map(put, arrays)
+
   def target(self, params: Any) -> Any:
-    """Shardings of a target's parameters."""
+    """Shardings of a target's parameters, or of what has their paths."""
     return self._parameters(params, True)
 
   def draft(self, params: Any) -> Any:

@@ -4,12 +4,14 @@
       python -m pytest tests/eight_devices.py
 """
 
+import dataclasses
 import functools
 import math
 import re
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from specjax import checkpoints
@@ -30,10 +32,13 @@ from specjax.drafters import simulated
 from specjax.drafters import suffix
 from specjax.drafters import suffix_array
 from specjax.drafters import tree as tree_drafter
+from specjax.training import loop as train_loop
+from specjax.training import objective
 from specjax.verify import token
 from specjax.verify import tree as tree_rule
 from tests import mocks
 from tests import test_drafters_ngram
+from tests import test_training
 from tests import tiny
 
 Loop = loop_lib.Loop
@@ -208,19 +213,21 @@ def check(target, name, mesh, drafts):
   assert aliased >= 4 * sum(sizes)
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param(mesh, marks=[pytest.mark.slow] * (mesh != (2, 4)))
+        for mesh in MESHES
+    ],
+    ids=str,
+)
 def test_draft_models(mesh):
   drafts = sharding.SHARDED if mesh == (1, 8) else sharding.REPLICATED
   check("t5", "model", mesh, drafts)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name != "lookup"))
-        for name in drafters()
-    ],
-)
+@pytest.mark.parametrize("name", drafters())
+@pytest.mark.slow
 def test_other_drafts(name):
   check("t5", name, (2, 4), sharding.SHARDED)
 
@@ -272,6 +279,58 @@ def test_random_weights_are_the_same(monkeypatch):
   jax.tree.map(close, one, many)
   shared = many["params"]["shared"]
   assert shared.addressable_shards[0].data.shape == (32_128 // 4, 8)
+
+
+def training(out, steps):
+  """A run's recipe, and what it reads: six rows, so that some are filled up."""
+  config = dataclasses.replace(
+      test_training._config(out, steps),
+      objective=objective.Objective(
+          dataclasses.replace(
+              test_training._MODEL, vocab_size=40, num_heads=8
+          )
+      ),
+      checkpoint_every=2,
+  )
+  return config, test_training._rows(6)
+
+
+def test_a_checkpoint_goes_to_other_devices(tmp_path):
+  """Written on 8 x 1; each device of 2 x 4 or of one reads its parts."""
+  config, _ = training(tmp_path, 2)
+  written = train_loop.initial(config, sharding.layout(8, 1))
+  with ocp.CheckpointManager(config.folder / "checkpoints") as saved:
+    saved.save(2, args=ocp.args.StandardSave(written))
+  for data, model in ((1, 1), (2, 4)):
+    layout = sharding.layout(data, model)
+    with ocp.CheckpointManager(config.folder / "checkpoints") as saved:
+      *read, step = train_loop.restore(config, saved, layout=layout)
+    assert step == 2
+    jax.tree.map(np.testing.assert_array_equal, tuple(read), written)
+    leaves = jax.tree_util.tree_leaves_with_path(read)
+    for _, leaf in leaves:
+      assert len(leaf.sharding.device_set) == data * model
+    # The embedding, and both moments of it.
+    parts = [
+        leaf.addressable_shards[0].data.shape
+        for path, leaf in leaves
+        if path[-1] == jax.tree_util.DictKey("shared")
+    ]
+    assert parts == [(40 // model, 8)] * 3
+
+
+@pytest.mark.slow
+def test_training_goes_on_on_other_devices(tmp_path):
+  """Ends as on one device, up to the order of sums."""
+  ends = []
+  for name, meshes in (("one", [(1, 1)] * 2), ("many", [(2, 4), (4, 2)])):
+    for steps, mesh in zip((2, 4), meshes):
+      config, rows = training(tmp_path / name, steps)
+      layout = sharding.layout(*mesh)
+      end = train_loop.run(config, rows, {"own": rows}, layout=layout)
+    ends.append(end)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+  jax.tree.map(close, *ends)
 
 
 def test_what_does_not_divide(tmp_path):

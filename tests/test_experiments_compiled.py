@@ -1,16 +1,21 @@
-"""The script that compiles the paper's rows; here, tiny ones for the CPU."""
+"""The script that compiles the paper's rows; here without the compiler."""
 
 import json
 
-import jax
 import pytest
 
 from experiments import compiled
 from experiments import paper
 from experiments import results
 from specjax import command_line
+from specjax import theory
 from specjax import tpu
-from tests import tiny
+
+# Of a task, a draft and a gamma.
+PROGRAMS = len({
+    (row["task"], row["draft"], row["gamma"])
+    for row in paper.rows("table2_and_4")
+})
 
 
 @pytest.mark.parametrize("row", paper.rows("table2_and_4"), ids=str)
@@ -24,32 +29,36 @@ def test_arguments(row):
 
 
 def test_files(tmp_path, monkeypatch, capsys):
-  """One program for both temperatures of a gamma."""
-  family = tiny.write_family(tmp_path)
-  words = tiny.arguments(family)[1:]
-  calls = []
-  once = None
+  """Both temperatures of a gamma are one program, as the paper has them."""
+  step = tpu.Step(weights=9 * 10**9, caches=10**9, counted=3e10, seconds=9e-3)
+  draft = tpu.Step(weights=10**8, caches=10**6, counted=3e8, seconds=9e-5)
+  gammas = []
 
-  def one(row):
-    calls.append(row)
-    return words
+  def abstract(config, devices):
+    gammas.append(config.draft.gamma)
+    return config
 
-  def estimate(setup, chip):
-    nonlocal once
-    with tiny.quick_compilation():
-      once = once or real(setup, chip)
-    return once
+  def estimate(config, chip):
+    return tpu.Estimate(
+        memory={"weights": 22 * 2**30, "state": 2**20, "temporaries": 2**30},
+        rows=1,
+        hosts=0,
+        steps={"target": step, "verify": step, "draft": draft},
+        gamma=config.draft.gamma,
+    )
 
-  real = tpu.estimate
   monkeypatch.setattr(results, "_PARTS", tmp_path / "parts")
-  monkeypatch.setattr(compiled, "arguments", one)
+  monkeypatch.setattr(tpu, "abstract", abstract)
   monkeypatch.setattr(tpu, "estimate", estimate)
-  monkeypatch.setattr(tpu, "find_devices", lambda topology: jax.devices())
+  monkeypatch.setattr(tpu, "find_devices", lambda topology: None)
   out = tmp_path / "out"
   assert compiled.main(["compiled", f"--out={out}"]) == 0
   assert "| cnndm t5-large | 1 | 3 |" in capsys.readouterr().out
   made = json.loads((out / "compiled_v4.json").read_text())
-  assert len(made["lines"]) == 12 == len(calls)
+  assert len(made["lines"]) == 12 and len(gammas) == PROGRAMS
   for line in made["lines"]:
-    assert line["compiled"]["fits"] and line["compiled"]["host_transfers"] == 0
-    assert line["speedup"] > 0
+    row, found = line["paper"], line["compiled"]
+    assert found["fits"] and found["host_transfers"] == 0
+    assert found["c"] == pytest.approx(0.01) and found["v"] == 1
+    want = theory.speedup(row["alpha"], row["gamma"], 0.01)
+    assert line["speedup"] == pytest.approx(want)

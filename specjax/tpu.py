@@ -55,6 +55,9 @@ _OPTIONS = {
 }
 # Generation -> the type by which the compiler knows it.
 _TYPES = {"v4": "v4-8", "v5e": "v5litepod-4", "v5p": "v5p-8", "v6e": "v6e-4"}
+# A v4's two cores are one device, as JAX has it where there is one; the others
+# are so without being told.
+_CORES = {"v4": {"chip_config_name": "megacore"}}
 # What leaves the device, or waits for the host.
 _HOST = re.compile(r" (infeed|outfeed|send|recv)(-done)?\(|python_.*callback")
 
@@ -195,7 +198,9 @@ def find_devices(topology: str) -> list[jax.Device]:
   jax.config.update("jax_platforms", "cpu")
   try:
     found = topologies.get_topology_desc(
-        platform="tpu", topology_name=topology
+        platform="tpu",
+        topology_name=topology,
+        **_CORES.get(generation, {}),
     )
   except Exception as error:  # The compiler does not say which it raises.
     line = " ".join(str(error).split())

@@ -58,6 +58,13 @@ _TYPES = {"v4": "v4-8", "v5e": "v5litepod-4", "v5p": "v5p-8", "v6e": "v6e-4"}
 # A v4's two cores are one device, as JAX has it where there is one; the others
 # are so without being told.
 _CORES = {"v4": {"chip_config_name": "megacore"}}
+# Starts of copies between the chip's memories, and what puts a copy's slices
+# together, which moves nothing.
+_COPY = re.compile(
+    r" = (?:\((\w+\[[\d,]*\]).* copy-start\(|"
+    r"\(\(.*?\), (\w+\[[\d,]*\]).* slice-start\(|"
+    r'(\w+\[[\d,]*\]).* custom-call\(.*"ConcatBitcast")'
+)
 # What leaves the device, or waits for the host.
 _HOST = re.compile(r" (infeed|outfeed|send|recv)(-done)?\(|python_.*callback")
 
@@ -70,13 +77,21 @@ class Step:
     weights: bytes of those that it multiplies with.
     caches: bytes of keys and values that its rows have.
     counted: bytes, as XLA counts them.
+    copied: those of them that are copies to a memory nearer to the cores, which
+      no operation has read yet.
     seconds: the least that the chip allows.
   """
 
   weights: int
   caches: int
   counted: float
+  copied: int
   seconds: float
+
+  @property
+  def operations(self) -> float:
+    """Bytes of the operations alone, over those that must be read."""
+    return (self.counted - self.copied) / self.read
 
   @property
   def read(self) -> int:
@@ -311,7 +326,7 @@ def estimate(setup: prepare.Setup, chip: roofline.Chip) -> Estimate:
           "temporaries": used.temp_size_in_bytes,
       },
       rows=_rows(state, layout),
-      hosts=len(_HOST.findall(run.as_text())),
+      hosts=transfers(run.as_text()),
       steps=steps,
       gamma=loop.drafter.depth,
   )
@@ -366,8 +381,34 @@ def _step(chip, layout, module, params, state, width: int) -> Step:
       weights=size,
       caches=caches,
       counted=compiled.cost_analysis()["bytes accessed"],
+      copied=copies(compiled.as_text()),
       seconds=roofline.seconds(chip, read, width * rows, rows),
   )
+
+
+def transfers(program: str) -> int:
+  """Transfers between host and device in a compiled program's text."""
+  return len(_HOST.findall(program))
+
+
+def copies(program: str) -> int:
+  """Bytes that XLA counts for copies between a chip's memories.
+
+  Each is counted as it is read and as it is written, before any operation reads
+  it; and once more both ways where it came in slices.
+
+  Args:
+    program: compiled, as text.
+  """
+  shapes = [next(filter(None, found)) for found in _COPY.findall(program)]
+  return 2 * sum(map(_size, shapes))
+
+
+def _size(shape: str) -> int:
+  """Bytes of an array as XLA writes it: bf16[8,128]."""
+  kind, _, lengths = shape.removesuffix("]").partition("[")
+  bits = 8 if kind == "pred" else int(re.search(r"\d+", kind)[0])
+  return math.prod(map(int, filter(None, lengths.split(",")))) * bits // 8
 
 
 def _rows(state, layout: sharding.Layout) -> int:

@@ -19,6 +19,10 @@ _EXTRAS = {
     "gguf": [
         "gguf>=0.17",
     ],
+    # XLA's compiler for TPUs, which needs none; where there is one, JAX for it.
+    "tpu": [
+        "jax[tpu]>=0.10",
+    ],
     # Pictures.
     "plot": [
         "matplotlib>=3.9",
@@ -30,9 +34,14 @@ _EXTRAS["test"] = [
     *_EXTRAS["gguf"],
     *_EXTRAS["hub"],
     *_EXTRAS["train"],
+    # Notebooks, run from top to bottom.
+    "ipykernel>=6.29",
+    "nbclient>=0.10",
+    "jsonschema>=4.23",
     "pytest>=8.2",
     # A process a core: compiling is most of the time.
     "pytest-xdist>=3.6",
+    "pyyaml>=6.0",
 ]
 _EXTRAS["dev"] = [*_EXTRAS["test"], "build>=1.2", "ruff>=0.6"]
 

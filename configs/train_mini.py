@@ -54,6 +54,9 @@ def get_config(only: str = ""):
   config.corpus = "out/corpus"
   config.out = "out/train_mini"
   config.seed = 0
+  # Devices: rows over `data` groups, models over `model` devices of each. A
+  # run may go on on others.
+  config.mesh = dict(data=1, model=1)
   config.models = {
       name: entry for name, entry in models.items() if only in ("", name)
   }

@@ -26,6 +26,7 @@ from experiments import document
 from experiments import figures
 from experiments import lossless
 from experiments import pairs
+from experiments import predicted_c
 from experiments import results
 from experiments import table1
 from experiments import table2_and_4
@@ -45,11 +46,13 @@ RUNS = (
     (table5, (), 5),
     (bigger_draft, (), 3),
     (figures, (), 11),
+    (predicted_c, (), 0.1),
     (lossless, ("--rows=50",), 6),
     (baseline, ("--dtype=float32",), 2),
     (baseline, ("--dtype=bfloat16",), 2),
 )
 _NOT_ON_PAIRS = lossless, baseline
+_WITHOUT_TEXTS = (predicted_c,)
 # The exit code of a door that Ctrl-C ended.
 _INTERRUPTED = 130
 
@@ -75,6 +78,8 @@ def arguments_of(
 ) -> list[str]:
   """What a script is given besides the folder."""
   out = list(own)
+  if script in _WITHOUT_TEXTS:
+    return out
   if rows:
     out = [word for word in out if not word.startswith("--rows")]
     out.append(f"--rows={rows}")
@@ -120,7 +125,7 @@ def work(argv: Sequence[str]) -> None:
     commands[key] = " ".join(["python -m", script.__name__, *words])
     makers[key] = functools.partial(run, script, [*words, f"--out={folder}"])
     minutes[key] = share
-  print(f"about {sum(minutes.values())} minutes on two CPU cores")
+  print(f"about {sum(minutes.values()):.0f} minutes on two CPU cores")
   made = whole.cells(makers, minutes)
   for path in sorted(folder.iterdir()):
     shutil.copyfile(path, whole.folder / path.name)

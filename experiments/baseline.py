@@ -28,7 +28,6 @@ import numpy as np
 
 from experiments import results
 from experiments import turns
-from experiments import weights
 from specjax import checkpoints
 from specjax import options
 from specjax import pipeline
@@ -41,6 +40,7 @@ from specjax.decoding import requests as requests_lib
 from specjax.decoding import side as side_lib
 from specjax.measure import environment
 from specjax.measure import steps as steps_lib
+from specjax.measure import weights
 from specjax.verify import token
 
 TASKS = ("mini_ende", "mini_summ")

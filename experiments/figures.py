@@ -30,11 +30,11 @@ from experiments import pairs
 from experiments import paper
 from experiments import results
 from experiments import rounds
-from experiments import weights
 from specjax import options
 from specjax import theory
 from specjax.measure import environment
 from specjax.measure import tables
+from specjax.measure import weights
 
 NAME = "figures"
 GAMMAS = (1, 2, 3, 5, 7)

@@ -289,6 +289,7 @@ class _Asker:
         1,
         vocabulary=setup.vocabulary,
         seed=setup.config.decode.seed,
+        rows=setup.rows(1),
     )
 
     def hear(name, side, state):

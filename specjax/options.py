@@ -14,7 +14,7 @@ import argparse
 import difflib
 import os
 import sys
-from typing import Callable, NoReturn, Sequence
+from typing import Callable, Container, NoReturn, Sequence
 
 from specjax import checks
 from specjax import errors
@@ -57,6 +57,26 @@ def door(
     return 0
   print(f"{name}: {line}", file=sys.stderr)
   return code
+
+
+def split(
+    argv: Sequence[str], names: Container[str]
+) -> tuple[list[str], list[str]]:
+  """Arguments -> those of a door's own options, and a config's.
+
+  Args:
+    argv: as sys.argv; the program's name begins both.
+    names: of the door's own, each of which takes a value.
+  """
+  own, rest = [argv[0]], [argv[0]]
+  words = iter(argv[1:])
+  for word in words:
+    name, equals, _ = word.partition("=")
+    if name in names:
+      own += [word] if equals else [word, next(words, "")]
+    else:
+      rest.append(word)
+  return own, rest
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 
 from specjax import checkpoints
+from specjax import sharding
 from specjax.decoding import state as state_lib
 
 
@@ -72,7 +72,7 @@ def results(
   """The first `rows` rows of a finished batch, read back to the host."""
   # Keys are of no use outside, and numpy has no type for them.
   state = state.replace(key_B=None, cache=None, memory=None, drafter=None)
-  state = jax.device_get(state)
+  state = sharding.fetch(state)
   return [_result(target, state, i) for i in range(rows)]
 
 

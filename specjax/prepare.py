@@ -14,12 +14,15 @@ import tqdm
 
 from specjax import checkpoints
 from specjax import errors
+from specjax import hosts
 from specjax import outputs
 from specjax import pipeline
 from specjax import sections
 from specjax import settings as settings_lib
+from specjax import sharding
 from specjax import writing
 from specjax.checkpoints import ngrams
+from specjax.checkpoints import published
 from specjax.checkpoints import resolve
 from specjax.checkpoints import responses
 from specjax.data import metrics
@@ -49,6 +52,7 @@ class Setup:
     output: what plain decoding gives, where that is known; else None.
     costs: what was measured for draft.switch, c and v, by what it is of; one
       dict for all setups that were made of this one.
+    devices: to lie on; of those that there are the first where None.
   """
 
   config: sections.Experiment
@@ -58,11 +62,21 @@ class Setup:
   requests: list[requests_lib.Request]
   output: list[outputs.Result] | None = None
   costs: dict[str, Any] = dataclasses.field(default_factory=dict)
+  devices: Sequence[jax.Device] | None = None
 
   @property
   def vocabulary(self) -> int:
     """V."""
     return self.target.module.config.vocab_size
+
+  @property
+  def layout(self) -> sharding.Layout | None:
+    """Where everything lies on several devices; None is a single one."""
+    return layout(self.config, self.devices)
+
+  def rows(self, requests: int) -> int:
+    """B of a batch of so many: the layout may ask for more than there are."""
+    return self.layout.rows(requests) if self.layout else requests
 
   def side(self, drafts: pipeline.Drafts) -> side_lib.Side:
     """Decoding with these drafts."""
@@ -72,6 +86,7 @@ class Setup:
             drafts.drafter,
             self.config.rule(),
             chunk=self.config.decode.prefill_chunk,
+            layout=self.layout,
         ),
         self.target.params,
         drafts.params,
@@ -96,6 +111,7 @@ class Setup:
         options.batch,
         vocabulary=self.vocabulary,
         seed=options.seed,
+        rows=self.rows(options.batch),
     )
 
   @property
@@ -126,7 +142,7 @@ class Setup:
   def save_responses(self, side: side_lib.Side) -> None:
     """Writes what a side's drafts know to draft.suffix.save, where asked."""
     draft = self.config.draft
-    if draft.copied == "suffix" and draft.suffix.save:
+    if draft.copied == "suffix" and draft.suffix.save and hosts.first():
       drafts = pipeline.Drafts(side.loop.drafter, side.drafter_params)
       save = lambda: pipeline.save_responses(
           self.target, drafts, draft.suffix.save
@@ -171,11 +187,23 @@ def bar(name: str, total: int) -> tqdm.tqdm:
   # In a log every refresh is a line of its own.
   often = 0.1 if sys.stderr.isatty() else 30.0
   return tqdm.tqdm(
-      total=total, desc=f"{name:10}", leave=False, mininterval=often
+      total=total,
+      desc=f"{name:10}",
+      leave=False,
+      mininterval=often,
+      disable=not hosts.first(),
   )
 
 
-def _drawing(draft: sections.Draft) -> dict[str, Any]:
+def layout(
+    config: sections.Experiment, devices: Sequence[jax.Device] | None = None
+) -> sharding.Layout | None:
+  """Where a config has everything lie; see sharding.layout."""
+  mesh = config.mesh
+  return sharding.layout(mesh.data, mesh.model, mesh.draft, devices)
+
+
+def drawing(draft: sections.Draft) -> dict[str, Any]:
   """Options of drafters that draw from a law."""
   keys = ("argmax", "temperature", "top_k", "top_p")
   return {key: getattr(draft, key) for key in keys}
@@ -191,7 +219,7 @@ def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
       hint=HINT,
       chunk=setup.config.decode.prefill_chunk,
       confidence=draft.confidence,
-      **_drawing(draft),
+      **drawing(draft),
   )
 
 
@@ -211,7 +239,7 @@ def _branching(
 def _ngrams(order: int, setup: Setup) -> pipeline.Drafts:
   draft = setup.config.draft
   make = lambda: pipeline.draft_ngrams(
-      setup.target, draft.table, draft.gamma, order=order, **_drawing(draft)
+      setup.target, draft.table, draft.gamma, order=order, **drawing(draft)
   )
   return sections.within("draft", make)
 
@@ -379,6 +407,11 @@ def fetch(
   models = {"target.checkpoint": config.target.checkpoint}
   if draft.has_model:
     models = {"draft.checkpoint": draft.checkpoint} | models
+  models = {
+      field: name
+      for field, name in models.items()
+      if not name.startswith(published.RANDOM)
+  }
   lines = []
   if draft.kind in ("bigram", "unigram"):
     try:
@@ -470,10 +503,26 @@ def prepare(
   Raises:
     errors.UserError: something can't be had, or does not fit.
   """
+  errors.require(
+      config.hosts.count == 1 or jax.distributed.is_initialized(),
+      "hosts.count",
+      "give 1: only specjax.run takes several processes",
+      config.hosts.count,
+  )
+  where = layout(config)
   examples = fetch(config, examples)
   if target is None:
-    dtype = jnp.dtype(config.decode.dtype)
-    target = checkpoints.load(config.target.checkpoint, dtype, hint=HINT)
+    target = checkpoints.load(
+        config.target.checkpoint,
+        jnp.dtype(config.decode.dtype),
+        hint=HINT,
+        layout=where,
+    )
+  elif where:
+    params = jax.tree.map(
+        jax.device_put, target.params, where.target(target.params)
+    )
+    target = dataclasses.replace(target, params=params)
   vocabulary = target.module.config.vocab_size
   settings = config.settings(target.module.config.ends)
   sections.within("decode", lambda: settings_lib.stack([settings], vocabulary))
@@ -505,4 +554,9 @@ def with_drafts(setup: Setup, draft: sections.Draft) -> Setup:
       output = setup.decode(setup.plain, progress.update)
     setup = dataclasses.replace(setup, output=output)
   drafts = DRAFTS[draft.kind](setup)
+  if setup.layout:
+    params = jax.tree.map(
+        jax.device_put, drafts.params, setup.layout.draft(drafts.params)
+    )
+    drafts = pipeline.Drafts(drafts.drafter, params)
   return dataclasses.replace(setup, drafts=drafts)

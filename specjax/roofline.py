@@ -15,18 +15,22 @@ from specjax import theory
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """Two speeds.
+  """Two speeds, and a size.
 
   Attributes:
     operations: peak floating-point operations a second.
     bandwidth: bytes of memory a second.
+    memory: bytes of it; infinite where that does not matter.
   """
 
   operations: float
   bandwidth: float
+  memory: float = math.inf
 
   def __post_init__(self):
     _check_above_zero(operations=self.operations, bandwidth=self.bandwidth)
+    if not self.memory > 0:
+      raise ValueError(f"memory: must be above 0, got {self.memory}")
 
   @property
   def ridge(self) -> float:
@@ -191,3 +195,13 @@ def _check_counts(**values: int) -> None:
       raise ValueError(
           f"{name}: must be a whole number, 1 or more, got {value}"
       )
+
+
+# One chip each, in bfloat16, as their maker has it:
+# cloud.google.com/tpu/docs/v4, and there v5e, v5p and v6e.
+TPUS = {
+    "v4": Chip(275e12, 1.2e12, 32 * 2**30),
+    "v5e": Chip(197e12, 819e9, 16e9),
+    "v5p": Chip(459e12, 2765e9, 95e9),
+    "v6e": Chip(918e12, 1638e9, 32e9),
+}

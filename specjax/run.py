@@ -19,6 +19,7 @@ from typing import Sequence
 
 from specjax import command_line
 from specjax import experiment
+from specjax import hosts
 from specjax import options
 from specjax import prepare
 from specjax import sections
@@ -45,7 +46,7 @@ def work(argv: Sequence[str]) -> None:
     errors.UserError: the config can't be run here; mostly one line.
   """
   config = command_line.read(argv)
-  with prepare.enough_memory():
+  with hosts.together(config), prepare.enough_memory():
     if config.data.text:
       show_text(config)
     else:
@@ -57,6 +58,9 @@ def report(config: sections.Experiment, command: str) -> None:
   """Measures, prints the report and writes its files."""
   out = config.out or output.default(config.name)
   config = dataclasses.replace(config, out=out)
+  if not hosts.first():
+    experiment.run(prepare.prepare(config), command)
+    return
   # Told now, not after minutes of work.
   folder = output.folder(out)
   made, details = experiment.run(prepare.prepare(config), command)
@@ -69,6 +73,8 @@ def show_text(config: sections.Experiment) -> None:
   """Decodes `data.text` and shows every round."""
   setup = prepare.prepare(config)
   result = experiment.trace(setup)
+  if not hosts.first():
+    return
   print(f"input   {show.plain(setup.examples[0].source)}")
   print(f"output  {show.plain(result.text)}")
   if result.finish == "length":

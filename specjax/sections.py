@@ -7,11 +7,13 @@ that config files and flags fill in, and turns it back.
 import dataclasses
 import functools
 import math
+import re
 from typing import Callable, TypeVar
 
 from specjax import checks
 from specjax import errors
 from specjax import settings as settings_lib
+from specjax import sharding
 from specjax import topology as topology_lib
 from specjax.data import tasks
 from specjax.drafters import chain
@@ -50,6 +52,8 @@ LIMITS = {
     "decode.batch": (1, 2**16),
     "decode.seed": (0, 2**32 - 1),
     "decode.prefill_chunk": (1, 2**16),
+    "mesh.data": (1, 2**16),
+    "mesh.model": (1, 2**16),
     "measure.repeats": (1, 10**4),
     "measure.warmup": (1, 10**4),
     "measure.timed_rows": (0, 10**9),
@@ -273,6 +277,36 @@ class Decode:
 
 
 @dataclasses.dataclass(frozen=True)
+class Mesh:
+  """Devices, data x model of them; see sharding.
+
+  Attributes:
+    data: groups of devices that the rows of a batch are spread over.
+    model: devices of a group, over which the target is spread.
+    draft: how a draft model lies in a group, one of sharding.DRAFTS.
+  """
+
+  data: int = 1
+  model: int = 1
+  draft: str = sharding.REPLICATED
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+  """Processes of one run, each with the devices of its host; see hosts.
+
+  Attributes:
+    count: how many; 0 asks the environment, as on a Cloud TPU or under Slurm.
+    index: which of them this is.
+    coordinator: address of the first one, as 10.0.0.1:1234.
+  """
+
+  count: int = 1
+  index: int = 0
+  coordinator: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Verify:
   """How drafts are judged.
 
@@ -326,6 +360,8 @@ class Experiment:
   data: Data = Data()
   sampling: Sampling = Sampling()
   decode: Decode = Decode()
+  mesh: Mesh = Mesh()
+  hosts: Hosts = Hosts()
   verify: Verify = Verify()
   measure: Measure = Measure()
   out: str = ""
@@ -333,6 +369,7 @@ class Experiment:
   def __post_init__(self):
     _one_of("draft.kind", self.draft.kind, KINDS)
     _one_of("decode.dtype", self.decode.dtype, DTYPES)
+    _one_of("mesh.draft", self.mesh.draft, sharding.DRAFTS)
     tasks.get_task(self.data.task)
     for path, limits in LIMITS.items():
       value = functools.reduce(getattr, path.split("."), self)
@@ -364,6 +401,7 @@ class Experiment:
     self._check_tree()
     self._check_rule()
     self._check_confidence()
+    self._check_hosts()
     # What the parts refuse is refused here, before anything is loaded.
     self.settings(eos=(1,))
     self.draft_settings(eos=(1,))
@@ -503,6 +541,25 @@ class Experiment:
         "block verification is for chains that are drawn: of draft.kind"
         f" {', '.join(LAWS)}, without draft.argmax and draft.tree; give token",
         verify.rule,
+    )
+
+  def _check_hosts(self) -> None:
+    """Refuses processes that would not find one another."""
+    hosts = self.hosts
+    errors.require(
+        hosts.count >= 0, "hosts.count", "give 0 or more", hosts.count
+    )
+    errors.require(
+        hosts.count < 2 or bool(re.fullmatch(r"\S+:\d+", hosts.coordinator)),
+        "hosts.coordinator",
+        "give the first process's address, as 10.0.0.1:1234",
+        hosts.coordinator,
+    )
+    errors.require(
+        0 <= hosts.index < max(1, hosts.count),
+        "hosts.index",
+        f"give a number from 0 on, below hosts.count ({hosts.count})",
+        hosts.index,
     )
 
   def _check_not_drawn(self, what: str) -> None:

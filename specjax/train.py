@@ -25,6 +25,7 @@ from specjax import errors
 from specjax import options
 from specjax import pictures
 from specjax import settings
+from specjax import sharding
 from specjax.checkpoints import hf
 from specjax.checkpoints import resolve
 from specjax.checkpoints import tokenizer as tokenizer_lib
@@ -68,6 +69,7 @@ def train(config) -> None:
     )
   pictures.check()
   check_options(config)
+  layout = sharding.layout(config.mesh.data, config.mesh.model)
   for name, entry in config.models.items():
     train_config(config, name)
     if entry.start and entry.start not in config.models:
@@ -78,7 +80,7 @@ def train(config) -> None:
   material = Material.build(config)
   # A ConfigDict has its own order; what is distilled needs its target.
   for name in sorted(config.models, key=lambda n: config.models[n].distilled):
-    train_one(config, name, material)
+    train_one(config, name, material, layout)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,6 +206,10 @@ def check_options(config) -> None:
         "give 0 (all) or more",
         config[field],
     )
+  for axis, size in config.mesh.items():
+    errors.require(
+        checks.is_whole(size, 1), f"mesh.{axis}", "give 1 or more", size
+    )
   for temperature in temperatures:
     settings.Settings(temperature=temperature)
   if config.teacher:
@@ -221,7 +227,12 @@ def check_shape(name: str, entry) -> None:
     errors.require(good, f"models.{name}.{field}", "give 1 or more", value)
 
 
-def train_one(config, name: str, material: Material) -> None:
+def train_one(
+    config,
+    name: str,
+    material: Material,
+    layout: sharding.Layout | None = None,
+) -> None:
   """Trains a model and writes it, its curves and its quality."""
   teacher, pairs = None, material.train
   begin, begun = first_weights(config, name)
@@ -244,6 +255,7 @@ def train_one(config, name: str, material: Material) -> None:
       material.held_out,
       teacher.params if teacher else (),
       begin,
+      layout,
   )
   hf.save_model(
       run.folder / "hf",

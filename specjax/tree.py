@@ -73,14 +73,7 @@ def read(
     errors.UserError: as command_line.read; or no file is given to write to, or
       the drafts are no trees.
   """
-  own, rest = [argv[0]], [argv[0]]
-  words = iter(argv[1:])
-  for word in words:
-    name, equals, _ = word.partition("=")
-    if name in _OPTIONS:
-      own += [word] if equals else [word, next(words, "")]
-    else:
-      rest.append(word)
+  own, rest = options.split(argv, _OPTIONS)
   asked = _parser().read(own)
   if not asked.out:
     raise errors.UserError(

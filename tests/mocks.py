@@ -298,7 +298,7 @@ SOURCES = ((5, 3, 9, 1), (2, 1), (4, 4, 7, 8, 2, 6, 1), (3, 8, 1))
 
 
 @functools.cache
-def tiny_t5(seed=0, vocabulary=29, layers=2, width=16):
+def tiny_t5(seed=0, vocabulary=29, layers=2, width=16, heads=2):
   """A random T5 and its params, of shares that give texts with few loops."""
   module = t5.T5(
       t5.T5Config(
@@ -308,7 +308,7 @@ def tiny_t5(seed=0, vocabulary=29, layers=2, width=16):
           d_ff=2 * width,
           num_layers=1,
           num_decoder_layers=layers,
-          num_heads=2,
+          num_heads=heads,
           gated=True,
           tied=False,
           relative_attention_num_buckets=8,
@@ -322,7 +322,7 @@ def tiny_t5(seed=0, vocabulary=29, layers=2, width=16):
 
 
 @functools.cache
-def tiny_decoder(kind, seed=0, vocabulary=29, layers=2, width=16):
+def tiny_decoder(kind, seed=0, vocabulary=29, layers=2, width=16, heads=4):
   """The same of a decoder-only model, of kind "llama" or "gpt2"."""
   llama = kind == "llama"
   module = decoder.Decoder(
@@ -332,8 +332,8 @@ def tiny_decoder(kind, seed=0, vocabulary=29, layers=2, width=16):
           d_kv=4,
           d_ff=2 * width,
           num_layers=layers,
-          num_heads=4,
-          num_kv_heads=2 if llama else 4,
+          num_heads=heads,
+          num_kv_heads=heads // 2 if llama else heads,
           tied=False,
           gated=llama,
           rms=llama,

@@ -242,6 +242,12 @@ VALUES = {
     "decode.dtype": ("float32", "float32"),
     "decode.seed": ("1", 1),
     "decode.prefill_chunk": ("7", 7),
+    "mesh.data": ("2", 2),
+    "mesh.model": ("4", 4),
+    "mesh.draft": ("sharded", "sharded"),
+    "hosts.count": ("2", 2),
+    "hosts.index": ("1", 1),
+    "hosts.coordinator": ("here:1234", "here:1234"),
     "verify.rule": ("block", "block"),
     "verify.lenience": (".5", 0.5),
     "verify.residual": ("lenient", "lenient"),
@@ -270,6 +276,10 @@ def test_options_arrive(path):
       "draft.siblings": ["--config.draft.tree=[[0]]"],
       "verify.epsilon": ["--config.verify.rule=typical"],
       "verify.delta": ["--config.verify.rule=typical"],
+      "hosts.count": ["--config.hosts.coordinator=here:1234"],
+      "hosts.index": [
+          "--config.hosts.count=2", "--config.hosts.coordinator=here:1234"
+      ],
   }.get(path, [])
   assert leaf(read(), path) != value
   got = leaf(read(*more, f"--config.{path}={written}"), path)

@@ -14,7 +14,6 @@ from experiments import rounds
 from experiments import table1
 from experiments import table3
 from experiments import table5
-from experiments import weights
 from specjax import experiment
 from specjax import outputs
 from specjax import prepare
@@ -22,6 +21,7 @@ from specjax import theory
 from specjax.checkpoints import ngrams as ngram_files
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.data import ngrams
+from specjax.measure import weights
 from tests import tiny
 
 # Whole scripts, each with programs of its own to compile.

@@ -54,14 +54,20 @@ MIXED = (
         mixed.MixedDrafter(
             copies=lookup.LookupDrafter(gamma=2),
             model=DRAFTER,
-            switch=switch.Switch(pause=1),
+            switch=switch.Switch(),
         ),
         TokenRule(),
     ),
     (
         TABLE,
         mixed.MixedParams(
-            (), DRAFT, mixed.Costs(jnp.float32(0.1), jnp.array([1.0, 1.4]))
+            (),
+            DRAFT,
+            switch.Costs(
+                draft=jnp.float32(0.1),
+                matching=jnp.float32(0.1),
+                verify_W=jnp.array([1.0, 1.2, 1.4]),
+            ),
         ),
     ),
 )

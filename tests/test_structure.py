@@ -9,12 +9,13 @@ import re
 ROOT = pathlib.Path(__file__).parents[1]
 # From the doors down. A room imports only from rooms further down.
 ROOMS = (
-    "run train advise bench tree",
+    "run train advise bench tree tpu",
     "benchmark",
     "experiment",
     "prepare",
     "training",
     "pipeline",
+    "hosts",
     "command_line",
     "config",
     "measure",
@@ -22,6 +23,7 @@ ROOMS = (
     "data outputs",
     "checkpoints",
     "decoding",
+    "sharding",
     "drafters",
     "verify",
     "models",

@@ -6,11 +6,13 @@ from typing import Any, Sequence
 from flax import linen as nn
 import jax.numpy as jnp
 
+from specjax import sharding
 from specjax.checkpoints import chat as chat_lib
 from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import families
 from specjax.checkpoints import gguf_file
 from specjax.checkpoints import hf
+from specjax.checkpoints import published
 from specjax.checkpoints import resolve as resolve_lib
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.checkpoints.families import base
@@ -65,29 +67,40 @@ def load(
     dtype=jnp.float32,
     *,
     keep_bfloat16: bool = True,
+    layout: sharding.Layout | None = None,
     hint: str = "mini/target is a model that ships with the package",
 ) -> Checkpoint:
   """Finds, reads and checks a model.
 
   Args:
     name: a folder, a .gguf file, a shipped model such as mini/target, or a
-      Hugging Face name; see `resolve.resolve`.
+      Hugging Face name; see `resolve.resolve`. Or "random:" and the name of a
+      public T5, for its shape alone.
     dtype: of parameters and products.
     keep_bfloat16: matrices that are stored in bfloat16 stay so, whatever the
       dtype: half the memory, and the same law.
+    layout: of a target on several devices; each parameter goes there as soon
+      as it is read.
     hint: what a person can do where the model can't be had.
 
   Raises:
     UserError: it can't be had, or is faulty.
   """
+  if name.startswith(published.RANDOM):
+    module, params = published.draw(name, dtype, layout)
+    path = resolve_lib.resolve(published.TOKENIZER, hint=hint)
+    return Checkpoint(name, module, params, load_tokenizer(path))
   path = resolve_lib.resolve(name, hint=hint)
+  put = layout and layout.put
   if path.is_file():
     module, params, tokenizer = gguf_file.load(
-        path, dtype, keep_bfloat16=keep_bfloat16
+        path, dtype, keep_bfloat16=keep_bfloat16, put=put
     )
   else:
     tokenizer = load_tokenizer(path)
-    module, params = hf.load_model(path, dtype, keep_bfloat16=keep_bfloat16)
+    module, params = hf.load_model(
+        path, dtype, keep_bfloat16=keep_bfloat16, put=put
+    )
   if tokenizer.size > module.config.vocab_size:
     raise UserError(
         f"{path}: the tokenizer has {tokenizer.size} ids, the model only"

@@ -101,13 +101,20 @@ _GPT2_FIELDS = {
 }
 
 
-def load(path, dtype=jnp.float32, *, keep_bfloat16: bool = False):
+def load(
+    path,
+    dtype=jnp.float32,
+    *,
+    keep_bfloat16: bool = False,
+    put: hf.Put | None = None,
+):
   """Reads a file.
 
   Args:
     path: of a model that is whole in one file.
     dtype: of the parameters and of the module's products.
     keep_bfloat16: matrices that are stored in bfloat16 stay so.
+    put: takes each parameter to its devices; see hf.load_model.
 
   Returns:
     The module, its parameters, and its text_tokenizer.TextTokenizer.
@@ -131,7 +138,7 @@ def load(path, dtype=jnp.float32, *, keep_bfloat16: bool = False):
       for name, tensor in tensors.items()
   )
   params = hf.params_from_tensors(
-      config, tensors, dtype, path, keep_bfloat16=keep_bfloat16
+      config, tensors, dtype, path, keep_bfloat16=keep_bfloat16, put=put
   )
   tokenizer = gguf_tokenizer.build(get, config.ends)
   return hf.make_module(family, config, dtype), params, tokenizer

@@ -38,6 +38,8 @@ _MATRICES = ("kernel", "shared", "embedding")
 _HEAD = "lm_head.weight"
 _FLOATS = ("F32", "F16", "BF16")
 _SHARD_BYTES = 5 * 10**9
+# A parameter's path, with slashes between, and its weights -> the parameter.
+Put = Callable[[str, np.ndarray], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,11 @@ class Tensor:
 
 
 def load_model(
-    directory, dtype=jnp.float32, *, keep_bfloat16: bool = False
+    directory,
+    dtype=jnp.float32,
+    *,
+    keep_bfloat16: bool = False,
+    put: Put | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
   """Reads a directory.
 
@@ -60,6 +66,8 @@ def load_model(
     dtype: of the parameters and of the module's products.
     keep_bfloat16: matrices that are stored in bfloat16 stay so, whatever the
       dtype: half the memory, and the same law (models.products).
+    put: takes each parameter to its devices as soon as it is read, so that a
+      host holds no more than one of them; to the first device where None.
 
   Returns:
     The module and its parameters, ready for `module.apply(params, ...)`.
@@ -76,7 +84,12 @@ def load_model(
       tensors |= _open(stack, file, expected)
     tensors = family.tidy(get, config, tensors)
     params = params_from_tensors(
-        config, tensors, dtype, directory, keep_bfloat16=keep_bfloat16
+        config,
+        tensors,
+        dtype,
+        directory,
+        keep_bfloat16=keep_bfloat16,
+        put=put,
     )
   return make_module(family, config, dtype), params
 
@@ -94,6 +107,7 @@ def params_from_tensors(
     where,
     *,
     keep_bfloat16: bool = False,
+    put: Put | None = None,
 ) -> dict[str, Any]:
   """Stored tensors -> parameters.
 
@@ -104,6 +118,7 @@ def params_from_tensors(
     dtype: of the parameters.
     where: the directory, for messages.
     keep_bfloat16: matrices that are stored in bfloat16 stay so.
+    put: see `load_model`.
 
   Raises:
     UserError: names every missing, surplus and wrongly shaped tensor, a copy
@@ -127,9 +142,8 @@ def params_from_tensors(
     # A file may keep only some in bfloat16.
     wide = functools.reduce(jnp.promote_types, [part.dtype for part in parts])
     form = table[names[0]].form
-    flat[path] = jnp.asarray(
-        form.join([part.astype(wide, copy=False) for part in parts])
-    )
+    weights = form.join([part.astype(wide, copy=False) for part in parts])
+    flat[path] = put("/".join(path), weights) if put else jnp.asarray(weights)
   return {"params": traverse_util.unflatten_dict(flat)}
 
 

@@ -30,6 +30,7 @@ import numpy as np
 
 from specjax import errors
 from specjax import sampling as sampling_lib
+from specjax import sharding
 from specjax.decoding import requests as requests_lib
 from specjax.decoding import state as state_lib
 from specjax.models import cache as cache_lib
@@ -74,6 +75,7 @@ class Loop:
     chunk: tokens of a prompt that are read in one pass.
     narrow: score rounds of few drafts in the narrowest of the drafter's
       widths that will do, not always in the widest.
+    layout: where everything lies on several devices; None is a single one.
 
   Raises:
     ValueError: `trace` is asked for, and the rule reports none.
@@ -86,6 +88,7 @@ class Loop:
   trace: bool = False
   chunk: int = reading.CHUNK
   narrow: bool = True
+  layout: sharding.Layout | None = None
 
   def __post_init__(self):
     if self.trace and not getattr(self.rule, "trace", True):
@@ -110,9 +113,12 @@ class Loop:
       The State before the first round.
 
     Raises:
-      errors.UserError: a row's own budget is above `budget`.
+      errors.UserError: a row's own budget is above `budget`, or the layout
+        does not divide the rows.
     """
     _check_budgets(batch, budget)
+    if self.layout is not None:
+      self.layout.check_rows(batch.prompt_B.shape[0])
     return self._prefill(target_params, drafter_params, batch, budget)
 
   @functools.partial(jax.jit, static_argnums=(0, 4))
@@ -125,26 +131,27 @@ class Loop:
         log_probs=self.log_probs,
         trace=self.trace,
     )
+    state = self._laid(state)
     prompt_width = batch.prompt_BP.shape[1]
     slots = prompt_width + budget + self.drafter.nodes + 1
     memory = reading.encode(
-        self.target, target_params, batch.source_BL, batch.source_mask_BL
+        self.target, target_params, state.source_BL, state.source_mask_BL
     )
     cache = reading.read_prompt(
         self.target,
         target_params,
         state.tokens_BS,
-        batch.prompt_B,
+        state.prompt_B,
         memory,
         width=prompt_width,
         slots=slots,
         chunk=self.chunk,
     )
-    state = state.replace(memory=memory, cache=cache)
+    state = self._laid(state.replace(memory=memory, cache=cache))
     drafter_state = self.drafter.prefill(
         drafter_params, state.context(), prompt_width=prompt_width, slots=slots
     )
-    return state.replace(drafter=drafter_state)
+    return self._laid(state.replace(drafter=drafter_state))
 
   @functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
   def run(self, target_params, drafter_params, state: state_lib.State):
@@ -154,9 +161,13 @@ class Loop:
       return jnp.any(~state.done_B)
 
     def body(state):
-      return self.round(target_params, drafter_params, state)
+      return self._laid(self.round(target_params, drafter_params, state))
 
-    return jax.lax.while_loop(going, body, state)
+    return self._laid(jax.lax.while_loop(going, body, self._laid(state)))
+
+  def _laid(self, state: state_lib.State) -> state_lib.State:
+    """The state where the layout wants it: in the same place every round."""
+    return state if self.layout is None else self.layout.laid(state)
 
   def round(self, target_params, drafter_params, state: state_lib.State):
     """One round of every row that has not ended."""

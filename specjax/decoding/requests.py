@@ -257,7 +257,12 @@ class Group:
 
 
 def groups(
-    requests: list[Request], batch: int, *, vocabulary: int, seed: int
+    requests: list[Request],
+    batch: int,
+    *,
+    vocabulary: int,
+    seed: int,
+    rows: int | None = None,
 ) -> list[Group]:
   """Requests as batches of few shapes, `batch` at a time.
 
@@ -266,9 +271,10 @@ def groups(
 
   Args:
     requests: as `make_batch` takes them.
-    batch: B of every batch.
+    batch: requests of every batch, at most.
     vocabulary: likewise.
     seed: likewise.
+    rows: B of every batch; `batch` where None.
   """
   by_width: dict[tuple[int, int], list[int]] = {}
   for i, request in enumerate(requests):
@@ -284,7 +290,7 @@ def groups(
       [requests[i] for i in chunk],
       vocabulary=vocabulary,
       seed=seed,
-      rows=batch,
+      rows=batch if rows is None else rows,
       width=widths[0],
       prompt_width=widths[1],
   )

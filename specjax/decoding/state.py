@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import settings as settings_lib
+from specjax import sharding
 from specjax.decoding import requests
 from specjax.drafters import base
 from specjax.models import cache as cache_lib
@@ -199,7 +200,7 @@ def empty_rounds(batch: int, rounds: int, depth: int) -> Rounds:
 
 def responses(state: State) -> list[np.ndarray]:
   """New tokens of each row of a finished batch, read back to the host."""
-  tokens_BS, start_B, end_B = jax.device_get(
+  tokens_BS, start_B, end_B = sharding.fetch(
       (state.tokens_BS, state.prompt_B, state.length_B)
   )
   rows = zip(tokens_BS, start_B, end_B)

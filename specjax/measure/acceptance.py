@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import sampling as sampling_lib
+from specjax import sharding
 from specjax.decoding import requests as requests_lib
 from specjax.models import cache as cache_lib
 from specjax.models import reading
@@ -173,7 +174,7 @@ def chances(
     chance_JBT = pair.acceptance(
         target_params, draft_params, batch, draft_sampling, text_BS
     )
-    out.append(jax.device_get(chance_JBT)[:, 0, :count])
+    out.append(sharding.fetch(chance_JBT)[:, 0, :count])
   return out
 
 

@@ -11,6 +11,7 @@ from typing import Sequence
 import jax
 import jax.numpy as jnp
 
+from specjax import sharding
 from specjax.measure import acceptance
 
 # By the type that was decoded in: two programs' float32 logits differ by about
@@ -71,4 +72,4 @@ def two_best_gap(module, params, batch, text_BS, position: int) -> float:
   whole = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
   module = module.clone(dtype=jnp.float32, carried=None)
   gap_BT = _gaps(module, whole, batch, text_BS)
-  return float(gap_BT[0, position])
+  return float(sharding.fetch(gap_BT)[0, position])

@@ -14,6 +14,8 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
+from specjax import sharding
+
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 PLAIN, SPECULATIVE = "plain", "speculative"
 
@@ -37,8 +39,10 @@ class Counts:
   @classmethod
   def of(cls, state) -> "Counts":
     """What a batch's final state tells."""
-    rounds_B = np.asarray(state.tallies.rounds_B)
-    tokens_B = np.asarray(state.length_B) - np.asarray(state.prompt_B)
+    rounds_B, length_B, prompt_B = sharding.fetch(
+        (state.tallies.rounds_B, state.length_B, state.prompt_B)
+    )
+    tokens_B = length_B - prompt_B
     passes = int(rounds_B.max())
     return cls(
         tokens=int(tokens_B.sum()),
@@ -195,7 +199,8 @@ def interleave(
     now = dict(sides)
     for batch in batches:
       for name in sides:
-        before, after, _ = call(now, name, batch)
+        before, after, state = call(now, name, batch)
+        Counts.of(state)
         first[name] += before + after if i == 0 else 0.0
   prefill = {name: [0.0] * repeats for name in sides}
   decode = {name: [0.0] * repeats for name in sides}

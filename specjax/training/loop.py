@@ -22,6 +22,7 @@ import tqdm
 
 from specjax import checks
 from specjax import errors
+from specjax import sharding
 from specjax import writing
 from specjax.data import batches as batches_lib
 from specjax.models import t5
@@ -77,13 +78,21 @@ class TrainConfig:
     return self.out.absolute() / self.name
 
 
-def _arrays(batch: batches_lib.Batch):
-  return (
+def _arrays(batch: batches_lib.Batch, layout: sharding.Layout | None):
+  arrays = (
       batch.source_BL,
       batch.source_length_B,
       batch.target_BT,
       batch.target_length_B,
   )
+  return layout.spread(arrays) if layout else arrays
+
+
+def _laid(layout: sharding.Layout | None, tree):
+  """Parameters, and what an optimiser has of their shape, where they belong."""
+  if layout is None:
+    return tree
+  return jax.lax.with_sharding_constraint(tree, layout.target(tree))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -109,14 +118,15 @@ def _optimizer(config: TrainConfig):
   )
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
-def _update(config: TrainConfig, params, state, total):
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2, 3))
+def _update(config: TrainConfig, layout, params, state, total):
   """One update by the mean gradient; also returns the means."""
   sums, gradient = total
   tokens = sums["tokens"]
   gradient = jax.tree.map(lambda g: g / tokens, gradient)
   updates, state = _optimizer(config).update(gradient, state, params)
-  return optax.apply_updates(params, updates), state, _means(sums)
+  params = optax.apply_updates(params, updates)
+  return *_laid(layout, (params, state)), _means(sums)
 
 
 def _means(sums):
@@ -125,20 +135,27 @@ def _means(sums):
   return means | {"tokens": tokens}
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def initial(config: TrainConfig):
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def initial(config: TrainConfig, layout: sharding.Layout | None = None):
   """(parameters, optimiser state) at step 0."""
   ids_B1 = jnp.zeros((1, 1), jnp.int32)
   key = jax.random.key(config.seed)
   module = t5.T5(config.objective.model)
   params = module.init(key, ids_B1, ids_B1 == 0, ids_B1)
-  return params, _optimizer(config).init(params)
+  return _laid(layout, (params, _optimizer(config).init(params)))
 
 
-def step(config: TrainConfig, params, state, teacher_params, micro_batches):
+def step(
+    config: TrainConfig,
+    params,
+    state,
+    teacher_params,
+    micro_batches,
+    layout: sharding.Layout | None = None,
+):
   """One update. Returns parameters, state and the means of the step."""
   objective = config.objective
-  arrays = [_arrays(batch) for batch in micro_batches]
+  arrays = [_arrays(batch, layout) for batch in micro_batches]
   sums = jax.eval_shape(
       functools.partial(_sums, objective), params, teacher_params, arrays[0]
   )
@@ -148,14 +165,20 @@ def step(config: TrainConfig, params, state, teacher_params, micro_batches):
   total = zeros((sums, params))
   for each in arrays:
     total = _add_gradient(objective, params, teacher_params, total, each)
-  params, state, means = _update(config, params, state, total)
+  params, state, means = _update(config, layout, params, state, total)
   return params, state, jax.tree.map(float, means)
 
 
-def held_out(config: TrainConfig, params, teacher_params, batches) -> dict:
+def held_out(
+    config: TrainConfig,
+    params,
+    teacher_params,
+    batches,
+    layout: sharding.Layout | None = None,
+) -> dict:
   """Means over the real target tokens of some batches."""
   sums = [
-      _sums(config.objective, params, teacher_params, _arrays(batch))
+      _sums(config.objective, params, teacher_params, _arrays(batch, layout))
       for batch in batches
   ]
   total = jax.tree.map(lambda *values: sum(values), *sums)
@@ -163,7 +186,12 @@ def held_out(config: TrainConfig, params, teacher_params, batches) -> dict:
 
 
 def run(
-    config: TrainConfig, train, held: dict, teacher_params=(), begin=None
+    config: TrainConfig,
+    train,
+    held: dict,
+    teacher_params=(),
+    begin=None,
+    layout: sharding.Layout | None = None,
 ) -> dict:
   """Trains one model to its last step, from its newest checkpoint on.
 
@@ -177,6 +205,7 @@ def run(
     held: name -> (sources, targets), measured apart.
     teacher_params: variables of the objective's teacher.
     begin: variables at step 0; None draws them at random.
+    layout: of several devices; checkpoints of one may go on on another.
 
   Returns:
     The trained variables.
@@ -189,7 +218,7 @@ def run(
   try:
     # Released by the system, too, where the process is killed.
     with filelock.FileLock(config.folder / "lock", timeout=0):
-      return _run(config, train, held, teacher_params, begin)
+      return _run(config, train, held, teacher_params, begin, layout)
   except filelock.Timeout:
     raise errors.UserError(
         f"{config.folder}: another process trains there; stop it, or give"
@@ -197,7 +226,9 @@ def run(
     ) from None
 
 
-def _run(config: TrainConfig, train, held, teacher_params, begin) -> dict:
+def _run(
+    config: TrainConfig, train, held, teacher_params, begin, layout
+) -> dict:
   data, _ = batches_lib.batches(*train, config.batch, config.seed)
   held = {name: _one_epoch(rows, config.batch) for name, rows in held.items()}
   options = ocp.CheckpointManagerOptions(
@@ -207,7 +238,11 @@ def _run(config: TrainConfig, train, held, teacher_params, begin) -> dict:
       config.folder / "checkpoints", options=options
   ) as saved:
     _check_recipe(config, saved.latest_step())
-    params, state, start = _restore(config, saved, begin)
+    params, state, start = restore(config, saved, begin, layout)
+    if layout:
+      teacher_params = jax.device_put(
+          teacher_params, layout.target(teacher_params)
+      )
     last = config.optimizer.steps
     log = log_lib.Log(config.folder / "log.jsonl", start)
     bar = tqdm.tqdm(
@@ -221,7 +256,9 @@ def _run(config: TrainConfig, train, held, teacher_params, begin) -> dict:
       began = time.perf_counter()
       first = (done - 1) * config.micro_batches
       micro = [data[first + i] for i in range(config.micro_batches)]
-      params, state, means = step(config, params, state, teacher_params, micro)
+      params, state, means = step(
+          config, params, state, teacher_params, micro, layout
+      )
       speed = means["tokens"] / (time.perf_counter() - began)
       if not math.isfinite(means["loss"]):
         # Else the next checkpoint would push out the last good one.
@@ -233,7 +270,7 @@ def _run(config: TrainConfig, train, held, teacher_params, begin) -> dict:
       entry = {"step": done, **means, "tokens_per_second": speed}
       if done % config.evaluate_every == 0 or done == last:
         for name, batches in held.items():
-          figures = held_out(config, params, teacher_params, batches)
+          figures = held_out(config, params, teacher_params, batches, layout)
           del figures["tokens"]
           entry |= {f"held_out_{name}_{k}": v for k, v in figures.items()}
       log.write(entry)
@@ -276,17 +313,33 @@ def _check_recipe(config: TrainConfig, newest: int | None) -> None:
   writing.write(path, json.dumps(recipe, indent=2) + "\n")
 
 
-def _restore(config: TrainConfig, saved: ocp.CheckpointManager, begin):
-  """Parameters, state and step of the newest checkpoint, or of the start."""
-  params, state = initial(config)
-  if begin is not None:
-    params = jax.tree.map(
-        lambda like, value: jnp.asarray(value, like.dtype), params, begin
-    )
+def restore(
+    config: TrainConfig,
+    saved: ocp.CheckpointManager,
+    begin=None,
+    layout: sharding.Layout | None = None,
+):
+  """Parameters, state and step of the newest checkpoint, or of the start.
+
+  Each device reads its own parts, wherever they lay when they were written.
+
+  Args:
+    config: what is trained.
+    saved: its checkpoints.
+    begin: as `run` takes it.
+    layout: likewise.
+  """
+  params, state = initial(config, layout)
   start = saved.latest_step() or 0
   if start:
     like = jax.tree.map(ocp.utils.to_shape_dtype_struct, (params, state))
+    del params, state
     params, state = saved.restore(start, args=ocp.args.StandardRestore(like))
+  elif begin is not None:
+    params = jax.tree.map(
+        lambda like, value: jnp.asarray(value, like.dtype), params, begin
+    )
+    params = jax.device_put(params, layout.target(params)) if layout else params
   return params, state, start
 
 

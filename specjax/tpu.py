@@ -1,0 +1,464 @@
+"""What a TPU that is not there would do: the loop, compiled and counted.
+
+    python -m specjax.tpu --config configs/ende_t5small.py --topology v4:2x2x1
+    python -m specjax.tpu --config configs/ende_t5small.py \\
+        --topology v5e:2x4 --config.mesh.model=4 --alpha 0.75
+
+Compiles the very programs that specjax.run would run there, from the shapes of
+the config's models alone: no weights are read. Prints what each device's memory
+would hold, the bytes that a step must read beside XLA's own count, and, from
+the chip's published speeds, c, v and the speed-up.
+
+Needs the extra `tpu`, which is XLA's compiler for TPUs, in an environment of
+its own: elsewhere JAX would look for a TPU.
+"""
+
+import dataclasses
+import functools
+from importlib import util
+import math
+import os
+import re
+import sys
+from typing import Any, Sequence
+
+import jax
+from jax.experimental import topologies
+import jax.numpy as jnp
+
+from specjax import checkpoints
+from specjax import command_line
+from specjax import errors
+from specjax import options
+from specjax import pipeline
+from specjax import prepare
+from specjax import roofline
+from specjax import sections
+from specjax import sharding
+from specjax import theory
+from specjax.checkpoints import families
+from specjax.checkpoints import published
+from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
+from specjax.decoding import side as side_lib
+from specjax.drafters import model as model_drafter
+from specjax.measure import steps as steps_lib
+from specjax.measure import weights
+from specjax.models import products
+from specjax.models import t5
+
+KINDS = ("model", "none")
+# Option: its type, its default, and what it says.
+_OPTIONS = {
+    "--topology": (str, None, "chips, as v4:2x2x1 (needed)"),
+    "--alpha": (float, 0.75, "acceptance rate of the speed-up"),
+}
+# Generation -> the type by which the compiler knows it.
+_TYPES = {"v4": "v4-8", "v5e": "v5litepod-4", "v5p": "v5p-8", "v6e": "v6e-4"}
+# A v4's two cores are one device, as JAX has it where there is one; the others
+# are so without being told.
+_CORES = {"v4": {"chip_config_name": "megacore"}}
+# Starts of copies between the chip's memories, and what puts a copy's slices
+# together, which moves nothing.
+_COPY = re.compile(
+    r" = (?:\((\w+\[[\d,]*\]).* copy-start\(|"
+    r"\(\(.*?\), (\w+\[[\d,]*\]).* slice-start\(|"
+    r'(\w+\[[\d,]*\]).* custom-call\(.*"ConcatBitcast")'
+)
+# What leaves the device, or waits for the host.
+_HOST = re.compile(r" (infeed|outfeed|send|recv)(-done)?\(|python_.*callback")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """One pass of a model, on one device.
+
+  Attributes:
+    weights: bytes of those that it multiplies with.
+    caches: bytes of keys and values that its rows have.
+    counted: bytes, as XLA counts them.
+    copied: those of them that are copies to a memory nearer to the cores, which
+      no operation has read yet.
+    seconds: the least that the chip allows.
+  """
+
+  weights: int
+  caches: int
+  counted: float
+  copied: int
+  seconds: float
+
+  @property
+  def operations(self) -> float:
+    """Bytes of the operations alone, over those that must be read."""
+    return (self.counted - self.copied) / self.read
+
+  @property
+  def read(self) -> int:
+    """Bytes that must be read."""
+    return self.weights + self.caches
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """What was found.
+
+  Attributes:
+    memory: part -> bytes of each device: weights, state, temporaries.
+    rows: of each device.
+    hosts: transfers to or from the host in the loop.
+    steps: "draft", "target" and "verify"; no draft where there is none.
+    gamma: drafted tokens a round.
+  """
+
+  memory: dict[str, int]
+  rows: int
+  hosts: int
+  steps: dict[str, Step]
+  gamma: int
+
+  @property
+  def costs(self) -> tuple[float, float]:
+    """c and v."""
+    target = self.steps["target"].seconds
+    draft = self.steps["draft"].seconds if "draft" in self.steps else 0.0
+    return draft / target, self.steps["verify"].seconds / target
+
+  def most_rows(self, memory: float) -> int:
+    """About how many rows of a device fit: all but weights grows with them."""
+    row = (self.memory["state"] + self.memory["temporaries"]) / self.rows
+    return max(0, math.floor((memory - self.memory["weights"]) / row))
+
+
+def _parser() -> options.Parser:
+  parser = options.Parser("specjax.tpu", __doc__)
+  for option, (kind, default, text) in _OPTIONS.items():
+    text = text if default is None else f"{text}; {default} if not given"
+    parser.add_argument(
+        option, type=kind, default=default, metavar="X", help=text
+    )
+  return parser
+
+
+def usage() -> str:
+  """What --help shows."""
+  return (
+      f"{_parser().format_help()}\nOptions of the config and their defaults:\n"
+      f"{command_line.usage()}"
+  )
+
+
+def main(argv: Sequence[str]) -> int:
+  """Compiles what the arguments ask for; returns the exit code."""
+  return options.door("specjax.tpu", usage, work, argv)
+
+
+def work(argv: Sequence[str]) -> None:
+  """Compiles, counts and prints.
+
+  Raises:
+    errors.UserError: the compiler is missing, or the config does not go with
+      the topology.
+  """
+  own, rest = options.split(argv, _OPTIONS)
+  asked = _parser().read(own)
+  errors.require(
+      0 <= asked.alpha <= 1, "--alpha", "give a number from 0 to 1", asked.alpha
+  )
+  chip = find_chip(asked.topology)
+  config = command_line.read(rest)
+  devices = find_devices(asked.topology)
+  made = estimate(abstract(config, devices), chip)
+  print(f"config             {config.name}")
+  mesh = config.mesh
+  print(
+      f"topology           {asked.topology}  {len(devices)} chips, of which"
+      f" {mesh.data} x {mesh.model}"
+  )
+  print(table(made, chip, asked.alpha))
+
+
+def find_chip(topology: str | None) -> roofline.Chip:
+  """The chip of a topology's name."""
+  generation = (topology or "").partition(":")[0]
+  errors.require(
+      generation in roofline.TPUS,
+      "--topology",
+      f"give one of {', '.join(roofline.TPUS)} with its shape, as v4:2x2x1",
+      topology,
+  )
+  return roofline.TPUS[generation]
+
+
+def find_devices(topology: str) -> list[jax.Device]:
+  """The devices of a topology that is not there.
+
+  Raises:
+    errors.UserError: the compiler is missing, or knows no such topology.
+  """
+  if util.find_spec("libtpu") is None:
+    raise errors.UserError(
+        "--topology: the compiler for TPUs is not installed; in an environment"
+        " of its own, pip install 'specjax[tpu]'"
+    )
+  generation = topology.partition(":")[0]
+  # Else it asks Google's machines what it runs on.
+  for name, value in (
+      ("TPU_SKIP_MDS_QUERY", "1"),
+      ("TPU_WORKER_HOSTNAMES", "localhost"),
+      ("TPU_WORKER_ID", "0"),
+      ("TPU_ACCELERATOR_TYPE", _TYPES[generation]),
+  ):
+    os.environ.setdefault(name, value)
+  jax.config.update("jax_platforms", "cpu")
+  try:
+    found = topologies.get_topology_desc(
+        platform="tpu",
+        topology_name=topology,
+        **_CORES.get(generation, {}),
+    )
+  except Exception as error:  # The compiler does not say which it raises.
+    line = " ".join(str(error).split())
+    raise errors.UserError(
+        f"--topology: {topology}: {line[:200]}; give another shape"
+    ) from None
+  return found.devices
+
+
+def abstract(
+    config: sections.Experiment, devices: Sequence[jax.Device]
+) -> prepare.Setup:
+  """A run's setup of which only shapes are known.
+
+  Args:
+    config: of the run; its drafts are of KINDS.
+    devices: to lie on.
+
+  Raises:
+    errors.UserError: drafts are of another kind, a model's shape is not known,
+      or it does not divide over the devices.
+  """
+  errors.require(
+      config.draft.kind in KINDS,
+      "draft.kind",
+      f"give one of {', '.join(KINDS)}: others have no shape without texts",
+      config.draft.kind,
+  )
+  layout = _layout(config, devices)
+  name = config.target.checkpoint
+  module, params = _model(name, config, devices, layout.target)
+  target = checkpoints.Checkpoint(name, module, params, None)
+  drafts = pipeline.NO_DRAFTS
+  if config.draft.kind == "model":
+    module, params = _model(
+        config.draft.checkpoint, config, devices, layout.draft
+    )
+    drafter = model_drafter.ModelDrafter(
+        module,
+        config.draft.gamma,
+        chunk=config.decode.prefill_chunk,
+        **prepare.drawing(config.draft),
+    )
+    drafts = pipeline.Drafts(drafter, params)
+    if config.draft.tree:
+      drafts = pipeline.draft_tree(
+          drafts, config.topology(), config.draft.siblings
+      )
+  return prepare.Setup(config, target, drafts, [], [], devices=devices)
+
+
+def _layout(config, devices) -> sharding.Layout:
+  """A layout of a single device, too."""
+  return prepare.layout(config, devices) or sharding.Layout(
+      sharding.mesh(1, 1, devices)
+  )
+
+
+def _model(name: str, config: sections.Experiment, devices, lie):
+  """A module, and the shapes of its parameters where they lie."""
+  shape = published.config(name)
+  dtype = jnp.dtype(config.decode.dtype)
+  carried = products.carried(dtype, devices[0].platform)
+  module = families.of(shape).module(shape, dtype=dtype, carried=carried)
+  params = published.params(shape, dtype)
+  return module, _placed(params, lie(params))
+
+
+def _placed(shapes, where):
+  """Shapes with their shardings."""
+  return jax.tree.map(
+      lambda leaf, at: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=at
+      ),
+      shapes,
+      where,
+  )
+
+
+def estimate(setup: prepare.Setup, chip: roofline.Chip) -> Estimate:
+  """Compiles a setup's programs and counts what they do.
+
+  Args:
+    setup: from `abstract`.
+    chip: its speeds.
+  """
+  side, layout = setup.speculative, _layout(setup.config, setup.devices)
+  state = _state(setup, side, layout)
+  loop = side.loop
+  run = loop_lib.Loop.run.lower(
+      loop, side.target_params, side.drafter_params, state
+  ).compile()
+  used = run.memory_analysis()
+  of_weights = _bytes((side.target_params, side.drafter_params))
+  step = functools.partial(_step, chip, layout)
+  bare = state.replace(drafter=())
+  target = functools.partial(step, loop.target, side.target_params, bare)
+  steps = {"target": target(1), "verify": target(loop.drafter.nodes + 1)}
+  if loop.drafter.depth:
+    source = getattr(loop.drafter, "source", loop.drafter)
+    own = getattr(state.drafter, "source", state.drafter)
+    at = bare.replace(cache=own.cache, memory=own.memory)
+    steps["draft"] = step(source.module, side.drafter_params, at, 1)
+  return Estimate(
+      memory={
+          "weights": of_weights,
+          "state": _bytes(state),
+          "temporaries": used.temp_size_in_bytes,
+      },
+      rows=_rows(state, layout),
+      hosts=transfers(run.as_text()),
+      steps=steps,
+      gamma=loop.drafter.depth,
+  )
+
+
+def _state(setup: prepare.Setup, side: side_lib.Side, layout):
+  """Shapes of the state before the first round, of the widest texts."""
+  config, model = setup.config, setup.target.module.config
+  longest = (0,) * config.data.max_source_tokens
+  encodes = isinstance(model, t5.T5Config)
+  request = requests_lib.Request(
+      0,
+      longest if encodes else None,
+      (0,) if encodes else longest,
+      config.settings(model.ends),
+      side.budget,
+  )
+  batch = requests_lib.make_batch(
+      [request],
+      vocabulary=setup.vocabulary,
+      seed=0,
+      rows=setup.rows(config.decode.batch),
+      width=requests_lib.source_width(len(longest)),
+  )
+  state = jax.eval_shape(
+      lambda *inputs: side.loop.prefill(*inputs, side.budget),
+      side.target_params,
+      side.drafter_params,
+      batch,
+  )
+  return _placed(state, layout.state(state))
+
+
+def _step(chip, layout, module, params, state, width: int) -> Step:
+  """One pass over `width` tokens a row; a loop's body is counted once."""
+  count = jax.ShapeDtypeStruct((), jnp.int32)
+  compiled = steps_lib.target_steps.lower(
+      module, params, state, width, count
+  ).compile()
+  multiplied = weights.of_a_step(params)
+  size = _bytes(multiplied)
+  caches = _bytes(state.cache)
+  if state.memory is not None:
+    caches += _bytes((state.memory.key, state.memory.value))
+  rows = _rows(state, layout)
+  read = roofline.Weights(
+      count=size / multiplied[0].dtype.itemsize,
+      bytes_each=multiplied[0].dtype.itemsize,
+      row_bytes=caches / rows,
+  )
+  return Step(
+      weights=size,
+      caches=caches,
+      counted=compiled.cost_analysis()["bytes accessed"],
+      copied=copies(compiled.as_text()),
+      seconds=roofline.seconds(chip, read, width * rows, rows),
+  )
+
+
+def transfers(program: str) -> int:
+  """Transfers between host and device in a compiled program's text."""
+  return len(_HOST.findall(program))
+
+
+def copies(program: str) -> int:
+  """Bytes that XLA counts for copies between a chip's memories.
+
+  Each is counted as it is read and as it is written, before any operation reads
+  it; and once more both ways where it came in slices.
+
+  Args:
+    program: compiled, as text.
+  """
+  shapes = [next(filter(None, found)) for found in _COPY.findall(program)]
+  return 2 * sum(map(_size, shapes))
+
+
+def _size(shape: str) -> int:
+  """Bytes of an array as XLA writes it: bf16[8,128]."""
+  kind, _, lengths = shape.removesuffix("]").partition("[")
+  bits = 8 if kind == "pred" else int(re.search(r"\d+", kind)[0])
+  return math.prod(map(int, filter(None, lengths.split(",")))) * bits // 8
+
+
+def _rows(state, layout: sharding.Layout) -> int:
+  """Rows of each device."""
+  return state.length_B.shape[0] // layout.mesh.shape[sharding.DATA]
+
+
+def _bytes(tree: Any) -> int:
+  """Of one device's parts."""
+  return sum(
+      math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+      for leaf in jax.tree.leaves(tree)
+  )
+
+
+def table(made: Estimate, chip: roofline.Chip, alpha: float) -> str:
+  """What was found, as text."""
+  gib = lambda size: f"{size / 2**30:.2f} GiB"
+  total = sum(made.memory.values())
+  parts = ", ".join(f"{name} {gib(x)}" for name, x in made.memory.items())
+  fits = "fits" if total <= chip.memory else "DOES NOT FIT"
+  c, v = made.costs
+  lines = [
+      f"memory a device    {gib(total)} of {gib(chip.memory)}: {fits}",
+      f"                   {parts}",
+      f"rows a device      {made.rows}, about {made.most_rows(chip.memory)} at"
+      " most",
+      f"host transfers     {made.hosts}",
+      "                    weights     caches  XLA counts   ratio   at least",
+  ]
+  for name, step in made.steps.items():
+    lines.append(
+        f"{name + ' step':14}{step.weights / 1e6:10.1f} MB"
+        f"{step.caches / 1e6:8.2f} MB{step.counted / 1e6:9.1f} MB"
+        f"{step.counted / step.read:8.2f}{1e3 * step.seconds:8.3f} ms"
+    )
+  lines += [
+      f"c                  {c:.4f}",
+      f"v                  {v:.2f}",
+  ]
+  if made.gamma:
+    speedup = functools.partial(theory.speedup, alpha, c=c, verify_cost=v)
+    best = theory.best_gamma(alpha, c, v)
+    most = f"{speedup(best):.2f}x with {best}" if best else "without drafts"
+    lines.append(
+        f"at alpha {alpha:<10g}{speedup(made.gamma):.2f}x with gamma"
+        f" {made.gamma}; fastest {most}"
+    )
+  return "\n".join(lines)
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv))

@@ -43,7 +43,7 @@ def load(name):
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def read_prompt(module, params, tokens_BT, prompt_B, chunk):
-  return reading.read_prompt(
+  cache, _ = reading.read_prompt(
       module,
       params,
       tokens_BT,
@@ -53,6 +53,7 @@ def read_prompt(module, params, tokens_BT, prompt_B, chunk):
       slots=SLOTS,
       chunk=chunk,
   )
+  return cache
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))

@@ -78,7 +78,7 @@ def full_logits(state, params, module=MODULE):
 @functools.partial(jax.jit, static_argnums=(0, 6))
 def fresh_cache(module, params, source_BL, mask_BL, tokens_BS, length_B, slots):
   """What a prefill of all committed tokens but the last one writes."""
-  return reading.read_prompt(
+  cache, _ = reading.read_prompt(
       module,
       params,
       tokens_BS,
@@ -87,6 +87,7 @@ def fresh_cache(module, params, source_BL, mask_BL, tokens_BS, length_B, slots):
       width=tokens_BS.shape[1],
       slots=slots,
   )
+  return cache
 
 
 def check_cache(cache, state, module, params):

@@ -158,7 +158,7 @@ def test_node_logits_are_those_of_the_path_as_a_chain(kind):
 @functools.partial(jax.jit, static_argnums=(0, 5))
 def fresh_cache(module, params, tokens_BS, length_B, memory, slots):
   """What reading a text at once makes."""
-  return reading.read_prompt(
+  cache, _ = reading.read_prompt(
       module,
       params,
       tokens_BS,
@@ -167,6 +167,7 @@ def fresh_cache(module, params, tokens_BS, length_B, memory, slots):
       width=tokens_BS.shape[1],
       slots=slots,
   )
+  return cache
 
 
 def check_cache(module, params, state, cache, known_B, memory):

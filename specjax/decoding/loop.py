@@ -137,7 +137,7 @@ class Loop:
     memory = reading.encode(
         self.target, target_params, state.source_BL, state.source_mask_BL
     )
-    cache = reading.read_prompt(
+    cache, features = reading.read_prompt(
         self.target,
         target_params,
         state.tokens_BS,
@@ -146,11 +146,22 @@ class Loop:
         width=prompt_width,
         slots=slots,
         chunk=self.chunk,
+        taps=self.drafter.taps,
     )
     state = self._laid(state.replace(memory=memory, cache=cache))
     drafter_state = self.drafter.prefill(
         drafter_params, state.context(), prompt_width=prompt_width, slots=slots
     )
+    if features:
+      # As if a round had emitted the prompt behind its first token.
+      drafter_state = self.drafter.observe(
+          drafter_params,
+          drafter_state,
+          state.tokens_BS[:, 1:prompt_width],
+          features,
+          state.prompt_B - 1,
+          state.context().replace(length_B=jnp.ones_like(state.prompt_B)),
+      )
     return self._laid(state.replace(drafter=drafter_state))
 
   @functools.partial(jax.jit, static_argnums=0, donate_argnums=3)

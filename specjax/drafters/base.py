@@ -90,9 +90,14 @@ class Drafter(Protocol):
   ) -> Any:
     """Hears the tokens that were really emitted, after the cut.
 
+    A drafter with taps also hears each prompt, before the first round, as if
+    one round had emitted it behind its first token: `length_B` is 1 then. A
+    prompt of one token has no features; its count is 0, as that of a row that
+    has ended. Where all prompts are of one token it is not called.
+
     Args:
       params: of the drafter.
-      state: as `propose` returned it.
+      state: as `propose` or `prefill` returned it.
       tokens_BT: the round's emitted tokens.
       features: one hidden_BTD a tap, of `last` and the accepted path: entry
         t stands before tokens_BT[:, t]. The newest token has none yet.

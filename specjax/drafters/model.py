@@ -85,7 +85,7 @@ class ModelDrafter(drawing.DrawingChain):
     memory = reading.encode(
         self.module, params, context.source_BL, context.source_mask_BL
     )
-    cache = reading.read_prompt(
+    cache, _ = reading.read_prompt(
         self.module,
         params,
         context.tokens_BS,

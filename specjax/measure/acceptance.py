@@ -55,7 +55,7 @@ def _behind_prompt(module, params, batch, text_BS, before_BT):
   memory = reading.encode(
       module, params, batch.source_BL, batch.source_mask_BL
   )
-  cache = reading.read_prompt(
+  cache, _ = reading.read_prompt(
       module,
       params,
       text_BS,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import tqdm
 
 from specjax import checkpoints
+from specjax import eagle
 from specjax import errors
 from specjax import hosts
 from specjax import outputs
@@ -21,6 +22,7 @@ from specjax import sections
 from specjax import settings as settings_lib
 from specjax import sharding
 from specjax import writing
+from specjax.checkpoints import eagle as eagle_file
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import published
 from specjax.checkpoints import resolve
@@ -223,11 +225,26 @@ def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
   )
 
 
+def _eagle(setup: Setup) -> pipeline.Drafts:
+  draft = setup.config.draft
+  return eagle.draft_eagle(
+      setup.target,
+      draft.checkpoint,
+      draft.gamma,
+      dtype=jnp.dtype(setup.config.decode.dtype),
+      chunk=setup.config.decode.prefill_chunk,
+      **drawing(draft),
+  )
+
+
 def _branching(
     make: Callable[[Setup], pipeline.Drafts], setup: Setup
 ) -> pipeline.Drafts:
   """Drafts that a config may ask to be trees."""
   drafts, shape = make(setup), setup.config.topology()
+  options = setup.config.draft.dynamic
+  if options.nodes:
+    return eagle.draft_dynamic(drafts, **dataclasses.asdict(options))
   if shape is None:
     return drafts
   siblings = setup.config.draft.siblings
@@ -357,6 +374,7 @@ def _simulated(setup: Setup) -> pipeline.Drafts:
 # draft.kind -> makes drafts of a Setup that has none yet.
 DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
     "model": functools.partial(_branching, _model),
+    "eagle": functools.partial(_branching, _eagle),
     "bigram": functools.partial(
         _branching, functools.partial(_ngrams, ngram.BIGRAM)
     ),
@@ -418,6 +436,11 @@ def fetch(
       sections.within("draft", lambda: ngrams.find(draft.table))
     except errors.UserError as error:
       lines.append(str(error))
+  if draft.kind == "eagle":
+    try:
+      sections.within("draft", lambda: eagle_file.find(draft.checkpoint))
+    except errors.UserError as error:
+      lines.append(str(error))
   lines += _response_files(draft)
   for field, name in models.items():
     try:
@@ -451,6 +474,8 @@ def contents(config: sections.Experiment) -> dict[str, list[int]]:
   paths = [resolve.resolve(name, hint=HINT) for name in names]
   if draft.kind in ("bigram", "unigram"):
     paths.append(ngrams.find(draft.table))
+  if draft.kind == "eagle":
+    paths.append(eagle_file.find(draft.checkpoint))
   if draft.copied == "suffix" and draft.suffix.load:
     paths.append(responses.find(draft.suffix.load))
   if os.path.isfile(os.path.expanduser(draft.tree)):

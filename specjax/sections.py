@@ -18,6 +18,7 @@ from specjax import topology as topology_lib
 from specjax.data import tasks
 from specjax.drafters import chain
 from specjax.drafters import copies as copies_lib
+from specjax.drafters import dynamic
 from specjax.drafters import lookup
 from specjax.drafters import suffix
 from specjax.drafters import switch as switch_lib
@@ -30,12 +31,12 @@ from specjax.verify import tree
 from specjax.verify import typical
 
 KINDS = (
-    "model", "bigram", "unigram", "lookup", "suffix", "mixed", "simulated",
-    "none",
+    "model", "eagle", "bigram", "unigram", "lookup", "suffix", "mixed",
+    "simulated", "none",
 )
 COPIES = ("lookup", "suffix")
 # Kinds whose drafts are drawn from a law.
-LAWS = ("model", "bigram", "unigram")
+LAWS = ("model", "eagle", "bigram", "unigram")
 RULES = ("token", "block", "typical")
 # T5 overflows in float16.
 DTYPES = ("float32", "bfloat16")
@@ -116,6 +117,21 @@ class Suffix:
 
 
 @dataclasses.dataclass(frozen=True)
+class Dynamic:
+  """Trees that follow the text; see drafters.dynamic.DynamicTreeDrafter.
+
+  Attributes:
+    nodes: that are proposed; 0 is no such tree.
+    top_k: nodes of a level that are read, and tokens below each.
+    depth: levels.
+  """
+
+  nodes: int = 0
+  top_k: int = 10
+  depth: int = 6
+
+
+@dataclasses.dataclass(frozen=True)
 class Mixed:
   """Drafts that are copied or drawn; see drafters.mixed.MixedDrafter.
 
@@ -160,7 +176,7 @@ class Draft:
 
   Attributes:
     kind: one of KINDS.
-    checkpoint: the model, for kinds model and mixed.
+    checkpoint: the model, for kinds model and mixed; of kind eagle the head.
     table: of n-grams, for kinds bigram and unigram.
     alpha: how often drafts are right, for kind simulated.
     gamma: tokens a round; at most, where they are copied; of a tree, its own
@@ -170,6 +186,7 @@ class Draft:
     siblings: how a tree's are chosen, one of drafters.tree.SIBLINGS.
     confidence: a row drafts on while its drafts are all right with this chance
       at least, by a draft model's own laws; 0: always gamma tokens.
+    dynamic: in place of `tree`, one that follows the text, for kinds of LAWS.
     argmax: draft the argmax, as a point mass, at any temperature.
     temperature: of sampled drafts; None is the request's own value.
     top_k: likewise.
@@ -188,6 +205,7 @@ class Draft:
   tree: str = ""
   siblings: str = "top"
   confidence: float = 0.0
+  dynamic: Dynamic = Dynamic()
   argmax: bool = False
   temperature: float | None = None
   top_k: int | None = None
@@ -203,6 +221,7 @@ class Draft:
     copies = self.mixed.copies
     sources = {
         "model": self.checkpoint,
+        "eagle": self.checkpoint,
         "bigram": self.table,
         "unigram": self.table,
         "mixed": f"{copies}+{self.checkpoint}" if self.mixed.model else copies,
@@ -222,6 +241,11 @@ class Draft:
     """Whether a row makes only those copies that pay."""
     on = self.switch.on
     return self.kind == "mixed" if on is None else on
+
+  @property
+  def branches(self) -> bool:
+    """Whether a round's drafts are a tree."""
+    return bool(self.tree or self.dynamic.nodes)
 
   @property
   def has_model(self) -> bool:
@@ -477,13 +501,25 @@ class Experiment:
           f"only a tree has some; give draft.tree, or {default}",
           draft.siblings,
       )
+    if not draft.branches:
       return
+    field, value = "draft.tree", draft.tree
+    if draft.dynamic.nodes:
+      errors.require(
+          not draft.tree,
+          "draft.tree",
+          "draft.dynamic.nodes gives a tree of its own; leave out one of them",
+          draft.tree,
+      )
+      field, value = "draft.dynamic.nodes", draft.dynamic.nodes
+      shape = dataclasses.asdict(draft.dynamic)
+      within("draft.dynamic", lambda: dynamic.check(**shape))
     errors.require(
         draft.kind in LAWS,
-        "draft.tree",
+        field,
         f"drafts of kind {draft.kind} are no trees; give draft.kind one of"
         f" {', '.join(LAWS)}, or no tree",
-        draft.tree,
+        value,
     )
     errors.require(
         not draft.argmax,
@@ -519,7 +555,7 @@ class Experiment:
     """Refuses what a rule of verification does not go with."""
     verify, draft = self.verify, self.draft
     _one_of("verify.rule", verify.rule, RULES)
-    lenient = verify.rule == "token" and not draft.tree
+    lenient = verify.rule == "token" and not draft.branches
     owns = {
         "lenience": (lenient, "chains judged by verify.rule=token"),
         "residual": (lenient, "chains judged by verify.rule=token"),
@@ -534,12 +570,12 @@ class Experiment:
           f"is for {whose}; give {default}",
           value,
       )
-    drawn = draft.kind in LAWS and not draft.argmax and not draft.tree
+    drawn = draft.kind in LAWS and not draft.argmax and not draft.branches
     errors.require(
         verify.rule != "block" or drawn or draft.kind == "none",
         "verify.rule",
         "block verification is for chains that are drawn: of draft.kind"
-        f" {', '.join(LAWS)}, without draft.argmax and draft.tree; give token",
+        f" {', '.join(LAWS)}, without draft.argmax and trees; give token",
         verify.rule,
     )
 
@@ -626,7 +662,7 @@ class Experiment:
     return settings if self.greedy else drawn
 
   def topology(self) -> topology_lib.Topology | None:
-    """The tree of a round's drafts; None where they are a chain."""
+    """The tree of a round's drafts; None where they have none that stays."""
     if not self.draft.tree:
       return None
     return within("draft", lambda: topology_lib.read(self.draft.tree))
@@ -647,7 +683,7 @@ class Experiment:
       return within(
           "verify", lambda: typical.TypicalRule(verify.epsilon, verify.delta)
       )
-    return tree.TreeRule() if self.draft.tree else self.token_rule()
+    return tree.TreeRule() if self.draft.branches else self.token_rule()
 
 
 def within(section: str, make: Callable[[], _T]) -> _T:

@@ -23,6 +23,7 @@ from specjax import topology
 from specjax.checkpoints import published
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.drafters import eagle as eagle_drafter
 from specjax.drafters import lookup
 from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
@@ -32,6 +33,7 @@ from specjax.drafters import simulated
 from specjax.drafters import suffix
 from specjax.drafters import suffix_array
 from specjax.drafters import tree as tree_drafter
+from specjax.models import eagle
 from specjax.training import loop as train_loop
 from specjax.training import objective
 from specjax.verify import token
@@ -74,6 +76,15 @@ def drafts_of(target):
   return drafter, mocks.blurred(params, 1, 0.2)
 
 
+@functools.cache
+def eagle_head():
+  """A head of the T5, and its parameters."""
+  module, params = TARGETS["t5"]
+  model = eagle.of(module)
+  head = jax.jit(model.init)(jax.random.key(0))
+  return eagle_drafter.EagleDrafter(model, 2), model.params(head, params)
+
+
 def drafters():
   """Name -> drafter and parameters, for T5."""
   model, params = drafts_of("t5")
@@ -84,6 +95,7 @@ def drafters():
       "none": (none.NoDrafter(), ()),
       "lookup": (copies, ()),
       "suffix": (suffixes, suffix_array.build(texts, 32, suffixes.reach)),
+      "eagle": eagle_head(),
       "bigram": (
           ngram.NgramDrafter(ngram.BIGRAM, 2),
           test_drafters_ngram.make_table(3, 5),

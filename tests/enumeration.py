@@ -51,6 +51,12 @@ def table(seed, vocabulary, length, width=None, scale=1.5):
   return rng.normal(scale=scale, size=shape).astype(np.float32)
 
 
+def path_to(parents, node):
+  """The nodes from the root to one of them, by the parents of all."""
+  above = parents[node]
+  return (*(path_to(parents, above) if above >= 0 else ()), node)
+
+
 @dataclasses.dataclass(eq=False)
 class Case:
   """One pair of tables and how both sides sample.
@@ -71,6 +77,8 @@ class Case:
     target_logits, draft_logits: one row a prefix, instead of random ones.
     copied: prefix -> tokens that are drafted there as point masses, fewer
       than gamma or none; where it has no entry, drafts are drawn.
+    shapes: prefix -> tokens and parents of the point masses that are drafted
+      there; `tree` then only says how many, and how deep they may be.
     seed: of the random ones.
   """
 
@@ -88,6 +96,7 @@ class Case:
   target_logits: np.ndarray | None = None
   draft_logits: np.ndarray | None = None
   copied: dict[tuple[int, ...], tuple[int, ...]] | None = None
+  shapes: dict[tuple[int, ...], tuple] | None = None
   seed: int = 0
 
   def __post_init__(self):
@@ -123,8 +132,7 @@ class Case:
 
   def path(self, node):
     """The nodes from the root to one of them."""
-    above = self.parents[node]
-    return (*(self.path(above) if above >= 0 else ()), node)
+    return path_to(self.parents, node)
 
   def index(self, length, value):
     """Row of the tables of a prefix: `value` is its digits in base V."""
@@ -201,12 +209,20 @@ class Round:
     self.count_R = np.array([len(tokens) for _, tokens, _ in rows], np.int32)
     self.start_R = np.array([self._row_of(text) for text, *_ in rows])
     self.drafted_RN = np.full((len(rows), case.gamma), -7)
+    shapes = case.shapes or {}
+    self.parent_RN = np.array(
+        [
+            shapes[text][1] if text in shapes else case.parents
+            for text, *_ in rows
+        ],
+        np.int32,
+    )
     self.context_RT = np.zeros((len(rows), case.gamma + 1), np.int64)
     for r, (text, tokens, _) in enumerate(rows):
       self.drafted_RN[r, : len(tokens)] = tokens
       self.context_RT[r] = self._row_of(text)
       for node in range(len(tokens)):
-        path = [tokens[i] for i in case.path(node)]
+        path = [tokens[i] for i in path_to(self.parent_RN[r], node)]
         if min(path) >= 0:
           self.context_RT[r, node + 1] = self._row_of((*text, *path))
 
@@ -215,6 +231,8 @@ class Round:
     case, node = self.case, len(tokens)
     if text in (case.copied or {}):
       yield case.copied[text], 1.0
+    elif text in (case.shapes or {}):
+      yield case.shapes[text][0], 1.0
     elif node == case.count:
       yield tokens, chance
     else:
@@ -278,12 +296,10 @@ class Round:
       field[self.copied_R] = np.nan
     kind = case.kind
     mixed = kind is proposals.Kind.MIXED
-    rows = len(self.count_R)
     tree = None
     if case.tree is not None:
-      parent_N = np.array(case.parents, np.int32)
       deepest = max(map(len, map(case.path, range(case.gamma))))
-      tree = proposals.Tree(np.tile(parent_N, (rows, 1)), deepest)
+      tree = proposals.Tree(self.parent_RN, deepest)
     self.proposal = proposals.Proposal(
         tokens_BN=self.drafted_RN.astype(np.int32),
         count_B=self.count_R,
@@ -310,7 +326,12 @@ class Round:
     bound_RN = np.zeros(shape)
     for i in range(self.case.count):
       coin_RN = np.full(shape, _ALMOST_ONE)
-      coin_RN[:, self.case.path(i)[:-1]] = 0
+      at_R = self.parent_RN[:, i]
+      for _ in range(self.case.depth):
+        row_R = np.flatnonzero(at_R >= 0)
+        coin_RN[row_R, at_R[row_R]] = 0
+        up_R = np.take_along_axis(self.parent_RN, at_R[:, None], 1)[:, 0]
+        at_R = np.where(at_R < 0, -1, up_R)
 
       def passes(u_R, i=i, coin_RN=coin_RN):
         coin_RN[:, i] = u_R
@@ -331,7 +352,8 @@ class Round:
 
   def _refuse_impossible(self, i, passed_R):
     """A token with p = 0 must be rejected even at coin 0."""
-    p_RV = self.case.p[self.context_RT[:, self.case.parents[i] + 1]]
+    place_R1 = self.parent_RN[:, [i]] + 1
+    p_RV = self.case.p[np.take_along_axis(self.context_RT, place_R1, 1)[:, 0]]
     if self.case.target.temperature == 0 and not self.rule.lossless:
       return  # Such rows are judged by the unfiltered law.
     token_R1 = np.maximum(self.drafted_RN[:, [i]], 0)

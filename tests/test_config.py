@@ -201,6 +201,9 @@ VALUES = {
     "draft.top_p": (".5", 0.5),
     "draft.tree": ("[[0], [1]]", "[[0], [1]]"),
     "draft.siblings": ("distinct", "distinct"),
+    "draft.dynamic.nodes": ("24", 24),
+    "draft.dynamic.top_k": ("4", 4),
+    "draft.dynamic.depth": ("3", 3),
     "draft.lookup.min_n": ("2", 2),
     "draft.lookup.max_n": ("5", 5),
     "draft.lookup.latest": ("true", True),
@@ -339,6 +342,26 @@ TREE = ("--config.draft.tree=[[0],[1]]",)
         ((*TREE, "draft.siblings=best"), "draft.siblings: give one of top"),
         (("draft.siblings=distinct",), "draft.siblings: only a tree has some"),
         ((*TREE, "draft.argmax=true"), "draft.argmax: a tree of"),
+        (
+            (*TREE, "draft.dynamic.nodes=9"),
+            "draft.tree: draft.dynamic.nodes gives a tree of its own",
+        ),
+        (
+            ("draft.kind=lookup", "draft.dynamic.nodes=9"),
+            "draft.dynamic.nodes: drafts of kind lookup are no trees",
+        ),
+        (
+            ("draft.dynamic.nodes=9", "draft.argmax=true"),
+            "draft.argmax: a tree of",
+        ),
+        (
+            ("draft.dynamic.nodes=9", "draft.dynamic.depth=0"),
+            "draft.dynamic.depth: give a whole number from 1 to 64",
+        ),
+        (
+            ("draft.dynamic.nodes=1025",),
+            "draft.dynamic.nodes: give a whole number from 1 to 1024",
+        ),
         ((*TREE, "draft.kind=lookup"), "draft.tree: drafts of kind lookup are"),
         ((*TREE, "draft.kind=mixed"), "draft.tree: drafts of kind mixed are"),
         (("draft.tree=[[0, 0]]",), "draft.tree: give the path above it"),

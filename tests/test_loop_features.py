@@ -22,7 +22,7 @@ def test_prompts_and_rounds_are_heard(chunk, taps):
   """Each token with the feature before it, the prompt's among them."""
   model = mocks.TableModel(5)
   table = mocks.counting_table(5)
-  requests = mocks.requests(Settings(eos=()), [0, 4, 6], prompts=PROMPTS)
+  requests = mocks.requests(Settings(eos=()), [1, 4, 6], prompts=PROMPTS)
   batch = requests_lib.make_batch(requests, vocabulary=5, seed=0)
   drafter = mocks.ScriptedDrafter(2, taps=taps)
   loop = loop_lib.Loop(model, drafter, token.TokenRule(), chunk=chunk)

@@ -14,6 +14,7 @@ ROOMS = (
     "experiment",
     "prepare",
     "training",
+    "eagle",
     "pipeline",
     "hosts",
     "command_line",

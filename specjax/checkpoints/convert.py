@@ -15,6 +15,7 @@ import numpy as np
 
 from specjax import options
 from specjax.checkpoints import config as config_lib
+from specjax.checkpoints import eagle
 from specjax.checkpoints import files
 from specjax.checkpoints import hf
 from specjax.checkpoints import text_tokenizer
@@ -30,7 +31,8 @@ def convert(source, destination, *, dtype: str | None = None) -> None:
   """Writes the model of `source` to `destination` as safetensors.
 
   Args:
-    source: a directory with config.json and pytorch_model.bin or its shards.
+    source: a directory with config.json and pytorch_model.bin or its shards:
+      a model, or an EAGLE head.
     destination: a new directory; the tokenizer is copied along.
     dtype: float32 or bfloat16; None keeps bfloat16 and makes all else float32.
 
@@ -42,7 +44,13 @@ def convert(source, destination, *, dtype: str | None = None) -> None:
   source = pathlib.Path(source)
   get = config_lib.fields(source / config_lib.FILE)
   family, config = config_lib.parse(get)
-  tensors, stored = _tensors(family.tidy(get, config, _read(source)), source)
+  held = _read(source)
+  if eagle.WEIGHT in held:
+    tensors, stored = _tensors(held, source)
+    dtype = jnp.dtype(dtype or stored)
+    eagle.save(destination, *eagle.read(get, tensors, dtype), dtype=dtype)
+    return
+  tensors, stored = _tensors(family.tidy(get, config, held), source)
   dtype = jnp.dtype(dtype or stored)
   params = hf.params_from_tensors(config, tensors, dtype, source)
   here = lambda names: [

@@ -13,7 +13,7 @@ import functools
 import json
 import pathlib
 import shutil
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from flax import linen as nn
 from flax import traverse_util
@@ -78,11 +78,8 @@ def load_model(
   directory = pathlib.Path(directory)
   get = config_lib.fields(directory / config_lib.FILE)
   family, config = config_lib.parse(get)
-  tensors = {}
   with contextlib.ExitStack() as stack:
-    for file, expected in _weight_files(directory).items():
-      tensors |= _open(stack, file, expected)
-    tensors = family.tidy(get, config, tensors)
+    tensors = family.tidy(get, config, opened(stack, directory))
     params = params_from_tensors(
         config,
         tensors,
@@ -92,6 +89,20 @@ def load_model(
         put=put,
     )
   return make_module(family, config, dtype), params
+
+
+def opened(
+    stack: contextlib.ExitStack, directory: pathlib.Path
+) -> dict[str, Tensor]:
+  """The tensors of a directory by name, to be read while `stack` is open.
+
+  Raises:
+    UserError: a file is missing or damaged.
+  """
+  tensors = {}
+  for file, expected in _weight_files(directory).items():
+    tensors |= _open(stack, file, expected)
+  return tensors
 
 
 def make_module(family: base.Family, config: base.Config, dtype) -> nn.Module:
@@ -126,7 +137,26 @@ def params_from_tensors(
   """
   family = families.of(config)
   tensors = _drop_copies(family.copies(config), tensors, where)
-  table = family.table(config)
+  return placed(
+      family.table(config),
+      tensors,
+      dtype,
+      where,
+      keep_bfloat16=keep_bfloat16,
+      put=put,
+  )
+
+
+def placed(
+    table: places.Table,
+    tensors: dict[str, Tensor],
+    dtype,
+    where,
+    *,
+    keep_bfloat16: bool = False,
+    put: Put | None = None,
+) -> dict[str, Any]:
+  """Stored tensors -> parameters, by a table; see `params_from_tensors`."""
   _check_shapes(
       {name: tensor.shape for name, tensor in tensors.items()}, table, where
   )
@@ -262,23 +292,51 @@ def save_model(
     UserError: a tensor does not fit the config or is not finite, or the
       directory holds something else.
   """
-  if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float32):
-    raise UserError(f"dtype is {dtype}; it must be bfloat16 or float32")
   table = families.of(module.config).table(module.config)
-  leaves = _stored(table, traverse_util.flatten_dict(params["params"]))
-  _check_shapes(
-      {name: leaf.shape for name, leaf in leaves.items()}, table, directory
-  )
-  with files.fresh_directory(directory) as part:
-    path = part / config_lib.FILE
-    path.write_text(config_lib.dumps(module.config, dtype), encoding="utf-8")
-    _write_weights(part, leaves, table, dtype, max_shard_bytes)
+  text = config_lib.dumps(module.config, dtype)
+  with written(
+      directory, table, params, text, dtype, max_shard_bytes
+  ) as part:
     if tokenizer_file is not None:
       is_json = pathlib.Path(tokenizer_file).suffix == ".json"
       name = "tokenizer.json" if is_json else "spiece.model"
       shutil.copyfile(tokenizer_file, part / name)
     for path in beside:
       shutil.copyfile(path, part / path.name)
+
+
+@contextlib.contextmanager
+def written(
+    directory,
+    table: places.Table,
+    params: dict[str, Any],
+    config: str,
+    dtype,
+    max_shard_bytes: int = _SHARD_BYTES,
+) -> Iterator[pathlib.Path]:
+  """A new directory with config.json and weights, at its place in the end.
+
+  Args:
+    directory: where to; see `save_model`.
+    table: of the parameters.
+    params: as `module.init` returns them.
+    config: text of the config.json.
+    dtype: of the stored weights, bfloat16 or float32.
+    max_shard_bytes: see `save_model`.
+
+  Raises:
+    UserError: as `save_model`.
+  """
+  if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float32):
+    raise UserError(f"dtype is {dtype}; it must be bfloat16 or float32")
+  leaves = _stored(table, traverse_util.flatten_dict(params["params"]))
+  _check_shapes(
+      {name: leaf.shape for name, leaf in leaves.items()}, table, directory
+  )
+  with files.fresh_directory(directory) as part:
+    (part / config_lib.FILE).write_text(config, encoding="utf-8")
+    _write_weights(part, leaves, table, dtype, max_shard_bytes)
+    yield part
 
 
 def _stored(table: places.Table, flat) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 For a tree (drafters.tree) such a drafter is the source of laws. It then also
 has
 
-  begin(params, state, context): logits_BV behind the newest token, and its
-    state;
-  read_nodes(params, state, context, tokens_BT, place_T, sees_BTT): logits_BTV
-    behind some of a tree's places, and its state; see cache.tree_query;
+  begin(params, state, context): logits_BV behind the newest token, what it
+    needs of that token to read those below it (a tree of [B, 1, ...]; () is
+    nothing), and its state;
+  read_nodes(params, state, context, tokens_BT, place_T, sees_BTT, above_BT):
+    logits_BTV behind some of a tree's places, what is needed below these, and
+    its state; `above_BT` is what is needed of the places above them. See
+    cache.tree_query;
   keep_path(state, context, path_BG): the state, an accepted path being part of
-    the text.
+    the text. Nodes are numbered as they were read, place i + 1 being node i.
 """
 
 import dataclasses
@@ -51,6 +54,10 @@ class DrawingChain(chain.Chain):
     )
     # Refuses what no law can be made of, and names it.
     settings_lib.Settings(**self._own())
+
+  def ready(self, context):
+    """Rows that can be drafted for, bool; it never depends on a draw."""
+    return jnp.ones_like(context.active_B)
 
   @property
   def kind(self) -> proposals.Kind:

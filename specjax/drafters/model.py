@@ -189,9 +189,11 @@ class ModelDrafter(drawing.DrawingChain):
         _newest_two(context),
         context.length_B - 2,
     )
-    return logits_BV, state.replace(cache=cache)
+    return logits_BV, (), state.replace(cache=cache)
 
-  def read_nodes(self, params, state, context, tokens_BT, place_T, sees_BTT):
+  def read_nodes(
+      self, params, state, context, tokens_BT, place_T, sees_BTT, above_BT
+  ):
     """Reads some places of a tree: logits_BTV behind them."""
     active_BT = jnp.broadcast_to(context.active_B[:, None], tokens_BT.shape)
     query = cache_lib.tree_query(
@@ -205,7 +207,7 @@ class ModelDrafter(drawing.DrawingChain):
     logits_BTV, cache, _ = self.module.apply(
         params, query, state.cache, state.memory, method="decode"
     )
-    return logits_BTV, state.replace(cache=cache)
+    return logits_BTV, above_BT, state.replace(cache=cache)
 
   def keep_path(self, state, context, path_BG):
     """Moves what was read of the path to where a chain has it."""

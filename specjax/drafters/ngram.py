@@ -123,12 +123,14 @@ class NgramDrafter(drawing.DrawingChain):
 
   def begin(self, params, state, context):
     """logits_BV behind the newest token."""
-    return self._logits(params, _newest(context)), state
+    return self._logits(params, _newest(context)), (), state
 
-  def read_nodes(self, params, state, context, tokens_BT, place_T, sees_BTT):
+  def read_nodes(
+      self, params, state, context, tokens_BT, place_T, sees_BTT, above_BT
+  ):
     """logits_BTV behind some tokens, whatever stands before them."""
     del context, place_T, sees_BTT
-    return self._behind(params, tokens_BT), state
+    return self._behind(params, tokens_BT), above_BT, state
 
   def keep_path(self, state, context, path_BG):
     """Nothing: it has no state."""

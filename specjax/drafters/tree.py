@@ -1,7 +1,7 @@
 """Trees of drafts from a source of laws: a static shape, filled each round."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 from flax import struct
 import jax
@@ -53,7 +53,6 @@ class TreeDrafter:
   topology: topology_lib.Topology
   siblings: str = "top"
 
-  taps: ClassVar[tuple[int, ...]] = ()
   learns = False
   trees = True
 
@@ -109,6 +108,11 @@ class TreeDrafter:
     return self
 
   @property
+  def taps(self) -> tuple[int, ...]:
+    """Those of the source."""
+    return self.source.taps
+
+  @property
   def reader(self) -> Any:
     """Gives its laws along a text."""
     return self.source.reader
@@ -127,20 +131,24 @@ class TreeDrafter:
     """The source reads a level, its children are drawn, and so on."""
     context = self.source.with_settings(context, width)
     tree = self._tree(context.length_B)
-    logits_BV, source = self.source.begin(params, state.source, context)
-    logits_BTV, laws, nodes = logits_BV[:, None], [], {}
+    logits_BV, below, source = self.source.begin(
+        params, state.source, context
+    )
+    logits_BTV, laws, nodes, places = logits_BV[:, None], [], {}, ()
     for depth in range(self.depth):
-      places = self.topology.level(depth)
+      upper, places = places, self.topology.level(depth)
       if depth:
         # What stands for no token is never accepted, whatever follows it.
         tokens_BT = jnp.stack([nodes[place - 1] for place in places], axis=1)
-        logits_BTV, source = self.source.read_nodes(
+        up = [upper.index(self.topology.parents[p - 1] + 1) for p in places]
+        logits_BTV, below, source = self.source.read_nodes(
             params,
             source,
             context,
             jnp.maximum(tokens_BT, 0),
             np.array(places),
             tree.sees_BTT,
+            jax.tree.map(lambda x_BTX: x_BTX[:, np.array(up)], below),
         )
       law = self.source.law(logits_BTV, context, depth)
       nodes |= self._draw(law, places, context.sampling.greedy_B, key_B)
@@ -149,7 +157,7 @@ class TreeDrafter:
     joined = lambda *fields: jnp.concatenate(fields, axis=1)
     proposal = proposals.Proposal(
         tokens_BN=tokens_BN,
-        count_B=jnp.full_like(context.length_B, self.nodes),
+        count_B=jnp.where(self.source.ready(context), self.nodes, 0),
         law=None if self.argmax else jax.tree.map(joined, *laws),
         kind=self.kind,
         tree=tree,
@@ -162,11 +170,13 @@ class TreeDrafter:
     Tokens behind the last that counts may spell a path, too: what is moved for
     them lies behind the text, and is written anew before it is read.
     """
-    del params, features, count_B
     path_BG = self._tree(context.length_B).follow(
         state.tokens_BN, tokens_BT[:, : self.depth]
     )
     source = self.source.keep_path(state.source, context, path_BG)
+    source = self.source.observe(
+        params, source, tokens_BT, features, count_B, context
+    )
     return state.replace(source=source)
 
   def _tree(self, like_B) -> proposals.Tree:

@@ -258,8 +258,20 @@ def round_steps(loop, target_params, drafter_params, state, whole: bool, count):
   def drafted(i, carry):
     now = at(i, carry)
     proposal, drafter = loop.propose(drafter_params, now)
-    law, _, cache, _ = loop.score(target_params, now, proposal)
+    law, _, cache, features = loop.score(target_params, now, proposal)
     token_B = law.row(proposal.count_B).draw(_keys(state, i))
+    if features:
+      # What it hears at the end of a round is part of its drafting.
+      width = loop.drafter.depth + 1
+      tokens_BT = jnp.broadcast_to(token_B[:, None], (token_B.shape[0], width))
+      drafter = loop.drafter.observe(
+          drafter_params,
+          drafter,
+          tokens_BT,
+          jax.tree.map(lambda x_BTD: x_BTD[:, :width], features),
+          jnp.ones_like(token_B),
+          now.context(),
+      )
     # The newest token becomes a drawn one: the next step waits for it.
     tokens_BS = now.tokens_BS.at[row_B, now.length_B - 1].set(token_B)
     return cache, drafter, tokens_BS

@@ -74,6 +74,13 @@ def norm(config: DecoderConfig) -> layers.RMSNorm | layers.LayerNorm:
   return kind(config.norm_epsilon)
 
 
+def turns_of(config: DecoderConfig, query: cache_lib.Query):
+  """How queries and keys turn at their positions; None where they don't."""
+  if config.rope is None:
+    return None
+  return config.rope.turns(query.position_BT, config.d_kv)
+
+
 class Attention(nn.Module):
   """Projections of one attention block; keys and values come and go.
 
@@ -115,14 +122,22 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-  """Self-attention and feed-forward, each with a norm before it."""
+  """Self-attention and feed-forward, each with a norm before it.
+
+  Attributes:
+    config: of the model.
+    types: what it computes in.
+    normed: whether there is a norm before self-attention, too.
+  """
 
   config: DecoderConfig
   types: layers.Types
+  normed: bool = True
 
   def setup(self):
     cfg = self.config
-    self.attention_norm = norm(cfg)
+    if self.normed:
+      self.attention_norm = norm(cfg)
     self.attention = Attention(cfg, self.types)
     self.feed_forward_norm = norm(cfg)
     self.feed_forward = layers.FeedForward(
@@ -135,8 +150,9 @@ class Block(nn.Module):
 
   def queries_keys_values(self, x_BTD, turns):
     """Queries, keys and values of new tokens."""
-    normed_BTD = self.attention_norm(x_BTD)
-    return self.attention.queries_keys_values(normed_BTD, turns)
+    if self.normed:
+      x_BTD = self.attention_norm(x_BTD)
+    return self.attention.queries_keys_values(x_BTD, turns)
 
   def __call__(self, x_BTD, query_BHTK, key_BHKS, value_BHSK, mask_BTS):
     """New queries, all keys, all values."""
@@ -177,6 +193,13 @@ class Decoder(nn.Module):
           cfg.vocab_size, stddev=cfg.d_model**-0.5, types=self.types
       )
 
+  def embed(self, query: cache_lib.Query):
+    """What the first layer reads: tokens, and positions of a table."""
+    x_BTD = layers.embed(self.embedding, query.tokens_BT, self.types)
+    if self.config.rope is None:
+      x_BTD += layers.embed(self.positions, query.position_BT, self.types)
+    return x_BTD
+
   def decode(
       self,
       query: cache_lib.Query,
@@ -202,12 +225,8 @@ class Decoder(nn.Module):
     """
     del memory
     cfg = self.config
-    x_BTD = layers.embed(self.embedding, query.tokens_BT, self.types)
-    turns = None
-    if cfg.rope is not None:
-      turns = cfg.rope.turns(query.position_BT, cfg.d_kv)
-    else:
-      x_BTD += layers.embed(self.positions, query.position_BT, self.types)
+    x_BTD = self.embed(query)
+    turns = turns_of(cfg, query)
     states = [x_BTD]
     keys, values = [], []
     for i, layer in enumerate(self.layers):

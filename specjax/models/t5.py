@@ -160,14 +160,22 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-  """Self-attention, cross-attention and feed-forward."""
+  """Self-attention, cross-attention and feed-forward.
+
+  Attributes:
+    config: of the model.
+    types: what it computes in.
+    normed: whether there is a norm before self-attention, too.
+  """
 
   config: T5Config
   types: layers.Types
+  normed: bool = True
 
   def setup(self):
     norm = functools.partial(layers.RMSNorm, self.config.layer_norm_epsilon)
-    self.attention_norm = norm()
+    if self.normed:
+      self.attention_norm = norm()
     self.attention = Attention(self.config, self.types)
     self.cross_norm = norm()
     self.cross = Attention(self.config, self.types, cross=True)
@@ -176,7 +184,9 @@ class DecoderLayer(nn.Module):
 
   def queries_keys_values(self, x_BTD):
     """Self-attention queries, keys and values of new tokens."""
-    return self.attention.queries_keys_values(self.attention_norm(x_BTD))
+    if self.normed:
+      x_BTD = self.attention_norm(x_BTD)
+    return self.attention.queries_keys_values(x_BTD)
 
   def cross_keys_values(self, hidden_BLD):
     """Cross-attention keys and values of the source."""
@@ -188,6 +198,19 @@ class DecoderLayer(nn.Module):
     query_BHTK = self.cross.queries(self.cross_norm(x_BTD))
     x_BTD += self.cross(query_BHTK, *source, None, mask_BL[:, None, :])
     return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
+
+
+def relative_bias(
+    config: T5Config, *, bidirectional: bool
+) -> bias_lib.RelativeBias:
+  """The bias of a stack's self-attention."""
+  return bias_lib.RelativeBias(
+      heads=config.num_heads,
+      buckets=config.relative_attention_num_buckets,
+      max_distance=config.relative_attention_max_distance,
+      stddev=config.d_model**-0.5,
+      bidirectional=bidirectional,
+  )
 
 
 class T5(nn.Module):
@@ -214,19 +237,12 @@ class T5(nn.Module):
     self.shared = self.param(
         "shared", nn.initializers.normal(1.0), (cfg.vocab_size, cfg.d_model)
     )
-    bias = functools.partial(
-        bias_lib.RelativeBias,
-        heads=cfg.num_heads,
-        buckets=cfg.relative_attention_num_buckets,
-        max_distance=cfg.relative_attention_max_distance,
-        stddev=cfg.d_model**-0.5,
-    )
-    self.encoder_bias = bias(bidirectional=True)
+    self.encoder_bias = relative_bias(cfg, bidirectional=True)
     self.encoder_layers = [
         EncoderLayer(cfg, self.types) for _ in range(cfg.num_layers)
     ]
     self.encoder_norm = layers.RMSNorm(cfg.layer_norm_epsilon)
-    self.decoder_bias = bias(bidirectional=False)
+    self.decoder_bias = relative_bias(cfg, bidirectional=False)
     self.decoder_layers = [
         DecoderLayer(cfg, self.types) for _ in range(cfg.num_decoder_layers)
     ]
@@ -238,6 +254,10 @@ class T5(nn.Module):
 
   def _embed(self, tokens):
     return layers.embed(self.shared, tokens, self.types)
+
+  def embed(self, query: cache_lib.Query):
+    """What the decoder's first layer reads."""
+    return self._embed(query.tokens_BT)
 
   def encode(self, source_BL, mask_BL) -> Memory:
     """Reads the source.
@@ -288,7 +308,7 @@ class T5(nn.Module):
       hidden_BTD, one a tap.
     """
     bias_BHTS = self.decoder_bias(query.position_BT, query.position_BS)
-    x_BTD = self._embed(query.tokens_BT)
+    x_BTD = self.embed(query)
     states = [x_BTD]
     keys, values = [], []
     for i, layer in enumerate(self.decoder_layers):

@@ -1,0 +1,255 @@
+"""What EAGLE's heads learn (arXiv 2401.15077), the target staying as it is.
+
+  loss = smooth L1 of f'_{t+1} - f_{t+1}
+       + weight * cross-entropy of head(f'_{t+1}) against head(f_{t+1})
+
+f_t is the target's hidden state at token t, f'_{t+1} what a head makes of f_t
+and token t + 1; both are turned to laws by the target's own output matrix.
+What is learnt are the states that answers are drafted from: f'_{t+1} gives
+token t + 2, so it counts where the target wrote that one. Uniform noise on f_t
+prepares a head for its own errors, on which it goes on.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from specjax import checkpoints
+from specjax import checks
+from specjax import errors
+from specjax.checkpoints import families
+from specjax.models import cache as cache_lib
+from specjax.models import eagle
+from specjax.models import reading
+from specjax.models import t5
+
+# Noise is for texts of so many tokens, and less for longer ones.
+_NOISE_LENGTH = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+  """The loss of a head on a target that stays.
+
+  Attributes:
+    target: shape of the target; the head's layer has it, too.
+    depth: places of a draft that are judged on held-out texts.
+    weight: of the cross-entropy.
+    noise: of f_t the most, in texts of 512 tokens.
+    judges: no noise, and acceptance by position: for held-out texts.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
+  """
+
+  target: Any
+  depth: int = 4
+  weight: float = 0.1
+  noise: float = 0.1
+  judges: bool = False
+
+  # Whether it learns from the prompts' states, too.
+  prompts = True
+
+  def __post_init__(self):
+    errors.require(
+        checks.is_whole(self.depth, 1, 16),
+        "depth",
+        "give a whole number from 1 to 16",
+        self.depth,
+    )
+    for field in ("weight", "noise"):
+      value = getattr(self, field)
+      errors.require(
+          checks.is_number(value) and 0 <= value <= 10,
+          field,
+          "give a number from 0 to 10",
+          value,
+      )
+
+  @property
+  def model(self) -> eagle.Eagle:
+    """The head and its target."""
+    return eagle.of(families.of(self.target).module(self.target))
+
+  @property
+  def head_width(self) -> int:
+    """K of queries that are never scaled; see optimizer.make_optimizer."""
+    return self.target.d_kv if isinstance(self.target, t5.T5Config) else 1
+
+  @property
+  def held(self) -> "Objective":
+    """The same for held-out texts."""
+    return dataclasses.replace(self, judges=True)
+
+  def init(self, key):
+    """Random variables of the head."""
+    return self.model.init(key)
+
+  def begin(self, target: checkpoints.Checkpoint):
+    """Variables at step 0; there is nothing to copy from the target."""
+    del target
+    return self.init(jax.random.key(0))
+
+  def sums(self, params, target_params, batch) -> dict[str, jax.Array]:
+    """Sums over the places of a batch that count.
+
+    Args:
+      params: variables of the head.
+      target_params: of the target.
+      batch: a training.features.Batch.
+
+    Returns:
+      Scalars: `tokens`, `loss`, `feature` (smooth L1), `cross_entropy`,
+      `overlap` (sum of min(p, q)). Where it judges also `reached_m`, the places
+      whose drafts before m were right, and `accepted_m`, those of them where m
+      is, too.
+    """
+    model = self.model
+    pair = model.params(params, target_params)
+    states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
+    noise_BTD = 0.0 if self.judges else self._noise(batch, states_BTD.shape)
+    drafts = self._drafts(
+        pair,
+        target_params,
+        batch,
+        states_BTD + noise_BTD,
+        self.depth if self.judges else 1,
+    )
+    hidden_BTD, logits_BTV, label_BT, known_BT = next(drafts)
+    total = lambda value_BT: jnp.sum(value_BT * known_BT).astype(jnp.float32)
+    true_BTD = states_BTD[:, 1:]
+    feature_BT = jnp.mean(optax.losses.huber_loss(hidden_BTD, true_BTD), -1)
+    log_p_BTV = jax.nn.log_softmax(model.logits(pair, true_BTD))
+    log_q_BTV = jax.nn.log_softmax(logits_BTV)
+    p_BTV = jnp.exp(log_p_BTV)
+    cross_BT = -jnp.sum(p_BTV * log_q_BTV, axis=-1)
+    overlap_BT = jnp.sum(jnp.minimum(p_BTV, jnp.exp(log_q_BTV)), axis=-1)
+    out = {
+        "tokens": total(1.0),
+        "loss": total(feature_BT + self.weight * cross_BT),
+        "feature": total(feature_BT),
+        "cross_entropy": total(cross_BT),
+        "overlap": total(overlap_BT),
+    }
+    if not self.judges:
+      return out
+    reached_BT = True
+    first = hidden_BTD, logits_BTV, label_BT, known_BT
+    for m, (_, logits_BTV, label_BT, known_BT) in enumerate(
+        [first, *drafts], 1
+    ):
+      judged_BT = known_BT & reached_BT
+      reached_BT = judged_BT & (jnp.argmax(logits_BTV, axis=-1) == label_BT)
+      out[f"reached_{m}"] = jnp.sum(judged_BT).astype(jnp.float32)
+      out[f"accepted_{m}"] = jnp.sum(reached_BT).astype(jnp.float32)
+    return out
+
+  def means(self, sums) -> dict[str, jax.Array]:
+    """Losses over the tokens; of each position how often it is accepted."""
+    tokens = jnp.maximum(sums["tokens"], 1)
+    out = {
+        name: value / tokens
+        for name, value in sums.items()
+        if not name.startswith(("reached_", "accepted_"))
+    }
+    for m in range(1, self.depth + 1):
+      if f"reached_{m}" in sums:
+        reached = jnp.maximum(sums[f"reached_{m}"], 1)
+        out[f"accepted_{m}"] = sums[f"accepted_{m}"] / reached
+    return out | {"tokens": sums["tokens"]}
+
+  def ranks(self, params, target_params, batch, ranks: int):
+    """Where the target's token stands among the likeliest, place by place.
+
+    What stands before it is the target's own text, in states that the head has
+    made up.
+
+    Returns:
+      found_MC: how often it was the one of each rank; and how often there was
+      one, known_M.
+    """
+    pair = self.model.params(params, target_params)
+    states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
+    found, known = [], []
+    for _, logits_BTV, label_BT, known_BT in self._drafts(
+        pair, target_params, batch, states_BTD, self.depth
+    ):
+      own_BT1 = jnp.take_along_axis(logits_BTV, label_BT[..., None], axis=-1)
+      rank_BT = jnp.sum(logits_BTV > own_BT1, axis=-1)
+      at_BTC = known_BT[..., None] & (rank_BT[..., None] == jnp.arange(ranks))
+      found.append(jnp.sum(at_BTC, axis=(0, 1)))
+      known.append(jnp.sum(known_BT))
+    return jnp.stack(found), jnp.stack(known)
+
+  def _noise(self, batch, shape):
+    """Of each text by its own length; the same whenever the batch is read."""
+    length_B1 = _length(batch.answer_BT)[:, None, None]
+    spread_BTD = self.noise * _NOISE_LENGTH / jnp.maximum(length_B1, 1)
+    key = jax.random.fold_in(
+        jax.random.key(0), jnp.sum(batch.ids_BT.astype(jnp.uint32))
+    )
+    return spread_BTD * jax.random.uniform(key, shape, minval=-1, maxval=1)
+
+  def _drafts(
+      self, pair: eagle.EagleParams, target_params, batch, states_BTD, depth
+  ):
+    """Drafts from every place t of the texts at once, position by position.
+
+    Position m reads token t + m with the state that position m - 1 made up for
+    it; it sees the text's own pairs up to t, and of those that were made up the
+    ones that began at t. Slots are of position 1 for all t, then of 2, and so
+    on.
+
+    Yields:
+      hidden_BTD, logits_BTV, the token that it is to give, does that count.
+    """
+    model, ids_BT = self.model, jnp.asarray(batch.ids_BT)
+    rows, places = ids_BT.shape[0], ids_BT.shape[1] - 1
+    slots = places * depth
+    cache = model.head.empty_cache(rows, slots)
+    memory = self._memory(pair, target_params, batch)
+    place_T, slot_S = jnp.arange(places), jnp.arange(slots)
+    wide = lambda array: jnp.broadcast_to(array, (rows, *array.shape))
+    hidden_BTD = states_BTD[:, :-1]
+    for m in range(1, depth + 1):
+      own_TS = slot_S % places == place_T[:, None]
+      own_TS &= (slot_S >= places) & (slot_S < m * places)
+      query = cache_lib.Query(
+          tokens_BT=_later(ids_BT, m)[:, :places],
+          position_BT=wide(place_T + m - 1),
+          slot_BT=wide(place_T + (m - 1) * places),
+          mask_BTS=wide(own_TS | (slot_S <= place_T[:, None])),
+          position_BS=wide(slot_S % places + slot_S // places),
+      )
+      hidden_BTD, cache = model.read(pair, query, hidden_BTD, cache, memory)
+      yield (
+          hidden_BTD,
+          model.logits(pair, hidden_BTD),
+          _later(ids_BT, m + 1)[:, :places],
+          _later(jnp.asarray(batch.answer_BT), m + 1)[:, :places],
+      )
+
+  def _memory(self, pair, target_params, batch):
+    """The head's reading of the sources; None without any."""
+    if batch.source_BL is None:
+      return None
+    mask_BL = jnp.arange(batch.source_BL.shape[1]) < batch.source_B[:, None]
+    memory = reading.encode(
+        self.model.target, target_params, batch.source_BL, mask_BL
+    )
+    return self.model.remember(pair, memory)
+
+
+def _length(answer_BT):
+  """Tokens of each text, up to the end of its answer."""
+  place_T = jnp.arange(1, answer_BT.shape[1] + 1)
+  return jnp.max(jnp.where(answer_BT, place_T, 0), axis=1)
+
+
+def _later(array_BT, by: int):
+  """The same so many places later; 0 or False behind the end."""
+  return jnp.pad(array_BT, ((0, 0), (0, by)))[:, by:]

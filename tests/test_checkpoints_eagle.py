@@ -1,0 +1,246 @@
+"""EAGLE heads in a folder: written, read, refused; public ones."""
+
+import dataclasses
+import json
+
+from flax import traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from specjax import errors
+from specjax.checkpoints import convert
+from specjax.checkpoints import eagle as eagle_file
+from specjax.models import cache as cache_lib
+from specjax.models import decoder
+from specjax.models import eagle
+from specjax.models import t5
+from tests import tiny
+
+LLAMA = tiny.LLAMA
+QWEN2 = dataclasses.replace(LLAMA, qkv_bias=True)
+SHAPES = {"t5": tiny.SHAPE, "llama": LLAMA, "qwen2": QWEN2, "gpt2": tiny.GPT2}
+SMOLLM2 = dataclasses.replace(
+    LLAMA,
+    vocab_size=49152,
+    d_model=576,
+    d_kv=64,
+    d_ff=1536,
+    num_layers=30,
+    num_heads=9,
+    num_kv_heads=3,
+)
+
+
+def module_of(config):
+  kind = t5.T5 if isinstance(config, t5.T5Config) else decoder.Decoder
+  return kind(config)
+
+
+def target_of(config):
+  """A target's module, and the variables that it shares."""
+  ids = jnp.zeros((1, 1), jnp.int32)
+  module = module_of(config)
+  asked = (ids, ids == 0, ids) if isinstance(config, t5.T5Config) else (ids,)
+  return module, jax.jit(module.init)(jax.random.key(0), *asked)
+
+
+def random_head(model, seed=1):
+  """Variables of a head, biases among them."""
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  rng = np.random.default_rng(seed)
+  draw = lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32)
+  return jax.tree.map(draw, shapes)
+
+
+def assert_equal(got, want):
+  got, want = map(traverse_util.flatten_dict, (got, want))
+  assert got.keys() == want.keys()
+  for path in want:
+    np.testing.assert_array_equal(got[path], want[path], err_msg=str(path))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_there_and_back(tmp_path, name):
+  """NVIDIA-NeMo/Automodel#2447: what is read drafts as what was written."""
+  module, params = target_of(SHAPES[name])
+  model = eagle.of(module)
+  head = random_head(model)
+  folder = tmp_path / "head"
+  eagle_file.save(folder, model.head.config, head, dtype=jnp.float32)
+  again, read = eagle_file.load(str(folder), module, params, jnp.float32)
+  assert_equal(read.head, head)
+  assert read.target["params"].keys() < params["params"].keys()
+  # The layer's shape is all that is kept of the target's.
+  assert again.head.config.d_ff == model.head.config.d_ff
+  # And again, by what it had read.
+  eagle_file.save(folder, again.head.config, read.head)
+  halves = eagle_file.load(str(folder), module, params, jnp.float32)[1].head
+  assert_equal(
+      halves, jax.tree.map(lambda x: x.astype(jnp.bfloat16), head)
+  )
+
+
+def test_size(tmp_path):
+  """A head of SmolLM2-135M takes 8 MB and a half."""
+  rows = eagle_file.table(SMOLLM2)
+  assert 2 * sum(place.size for place in rows.values()) == 8_410_752
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (
+            dataclasses.replace(LLAMA, vocab_size=301),
+            "another target's head: a llama of hidden size 16 and 300 ids, and"
+            " this one is a llama of 16 and 301",
+        ),
+        (dataclasses.replace(LLAMA, d_model=20), "is a llama of 20 and 300"),
+        (tiny.GPT2, "this one is a gpt2 of 16 and 300"),
+    ],
+    ids=["ids", "width", "family"],
+)
+def test_another_target(tmp_path, other, words):
+  """verl-project/verl-SpeCo#67: a wrong pair is refused, not run at 0."""
+  eagle_file.save(
+      tmp_path / "head", LLAMA, random_head(eagle.of(module_of(LLAMA)))
+  )
+  with pytest.raises(errors.UserError) as told:
+    eagle_file.load(
+        str(tmp_path / "head"), module_of(other), {"params": {}}, jnp.float32
+    )
+  assert words in str(told.value) and "\n" not in str(told.value)
+
+
+def public(folder, bias):
+  """A folder as SafeAILab/EAGLE writes one; its tensors by name."""
+  folder.mkdir()
+  width, wide, few = 16, 24, 8
+  shapes = {
+      "embed_tokens.weight": (300, width),
+      "fc.weight": (width, 2 * width),
+      "layers.0.self_attn.q_proj.weight": (width, width),
+      "layers.0.self_attn.k_proj.weight": (few, width),
+      "layers.0.self_attn.v_proj.weight": (few, width),
+      "layers.0.self_attn.o_proj.weight": (width, width),
+      "layers.0.mlp.gate_proj.weight": (wide, width),
+      "layers.0.mlp.up_proj.weight": (wide, width),
+      "layers.0.mlp.down_proj.weight": (width, wide),
+      "layers.0.post_attention_layernorm.weight": (width,),
+  }
+  if bias:
+    shapes["fc.bias"] = (width,)
+  config = {
+      "architectures": ["LlamaForCausalLM"],
+      "model_type": "llama",
+      "hidden_size": width,
+      "intermediate_size": wide,
+      "num_attention_heads": 4,
+      "num_key_value_heads": 2,
+      "num_hidden_layers": 1,
+      "vocab_size": 300,
+      "rms_norm_eps": 1e-5,
+      "bias": bias,
+  }
+  (folder / "config.json").write_text(json.dumps(config))
+  rng = np.random.default_rng(0)
+  return {
+      name: rng.normal(size=shape).astype(np.float32)
+      for name, shape in shapes.items()
+  }
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_public_ones(tmp_path, bias):
+  """Their names and fields; computed as their code does."""
+  tensors = public(tmp_path / "head", bias)
+  safetensors.numpy.save_file(tensors, tmp_path / "head/model.safetensors")
+  module, params = target_of(LLAMA)
+  model, read = eagle_file.load(
+      str(tmp_path / "head"), module, params, jnp.float32
+  )
+  rng = np.random.default_rng(1)
+  hidden_TD = rng.normal(size=(5, 16)).astype(np.float32)
+  ids_T = rng.integers(0, 300, 5)
+  query = cache_lib.whole_query(jnp.asarray(ids_T[None]))
+  got, _ = jax.jit(
+      lambda: model.read(read, query, jnp.asarray(hidden_TD[None]), None, None)
+  )()
+  embedding = np.asarray(params["params"]["embedding"])
+  want = reference(tensors, embedding[ids_T], hidden_TD)
+  np.testing.assert_allclose(got[0], want, atol=1e-4)
+
+
+def reference(tensors, embedded_TD, hidden_TD):
+  """One layer of a Llama without its first norm, in numpy."""
+  layer = {
+      name.split(".")[-2]: x
+      for name, x in tensors.items()
+      if name.startswith("layers.0")
+  }
+  x = np.concatenate([embedded_TD, hidden_TD], -1) @ tensors["fc.weight"].T
+  x += tensors.get("fc.bias", 0)
+  heads = lambda name, count: np.moveaxis(
+      (x @ layer[name].T).reshape(len(x), count, 4), 1, 0
+  )
+  angle = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(0, 4, 2) / 4)
+
+  def turned(x_HTK):
+    first, second = np.split(x_HTK, 2, axis=-1)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.concatenate(
+        [first * cos - second * sin, second * cos + first * sin], -1
+    )
+
+  query, key = turned(heads("q_proj", 4)), turned(heads("k_proj", 2))
+  key, value = np.repeat(key, 2, 0), np.repeat(heads("v_proj", 2), 2, 0)
+  scores = query @ np.swapaxes(key, 1, 2) / 2
+  scores = np.where(np.tri(len(x)), scores, -np.inf)
+  weight = np.exp(scores - scores.max(-1, keepdims=True))
+  weight /= weight.sum(-1, keepdims=True)
+  x = x + np.moveaxis(weight @ value, 0, 1).reshape(len(x), -1) @ layer[
+      "o_proj"
+  ].T
+  norm = x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-5)
+  norm *= layer["post_attention_layernorm"]
+  gate = norm @ layer["gate_proj"].T
+  wide = gate / (1 + np.exp(-gate)) * (norm @ layer["up_proj"].T)
+  return x + wide @ layer["down_proj"].T
+
+
+def test_pickles_are_converted(tmp_path):
+  """With torch's weights-only loader, as models are."""
+  torch = pytest.importorskip("torch")
+  tensors = public(tmp_path / "head", True)
+  stored = {name: torch.from_numpy(x).half() for name, x in tensors.items()}
+  torch.save(stored, tmp_path / "head/pytorch_model.bin")
+  with pytest.raises(errors.UserError, match="convert it once"):
+    eagle_file.find(str(tmp_path / "head"))
+  convert.convert(tmp_path / "head", tmp_path / "out")
+  module, params = target_of(LLAMA)
+  _, read = eagle_file.load(
+      str(tmp_path / "out"), module, params, jnp.float32
+  )
+  np.testing.assert_array_equal(
+      read.head["params"]["fc"]["bias"],
+      np.float32(np.float16(tensors["fc.bias"])),
+  )
+
+
+def test_a_tensor_that_is_missing(tmp_path):
+  tensors = public(tmp_path / "head", True)
+  del tensors["layers.0.mlp.up_proj.weight"]
+  safetensors.numpy.save_file(tensors, tmp_path / "head/model.safetensors")
+  module, params = target_of(LLAMA)
+  with pytest.raises(errors.UserError, match="missing layers.0.mlp.up_proj"):
+    eagle_file.load(str(tmp_path / "head"), module, params, jnp.float32)
+
+
+def test_no_folder(tmp_path):
+  for name in ("", "no/such", "x" * 5000):
+    with pytest.raises(errors.UserError, match="^checkpoint: .* no folder"):
+      eagle_file.find(name)
+  with pytest.raises(errors.UserError, match="has no config.json"):
+    eagle_file.find(str(tmp_path))

@@ -1,0 +1,282 @@
+"""What EAGLE's heads learn, and from where."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from specjax import errors
+from specjax.models import cache as cache_lib
+from specjax.models import eagle
+from specjax.models import reading
+from specjax.training import eagle as objective_lib
+from tests import mocks
+
+Objective = objective_lib.Objective
+quick_compiles = mocks.quick_compiles
+V = 29
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+  """As training.features has it."""
+
+  ids_BT: np.ndarray
+  answer_BT: np.ndarray
+  states_BTD: np.ndarray
+  source_BL: np.ndarray | None = None
+  source_B: np.ndarray | None = None
+
+
+jax.tree_util.register_dataclass(Batch)
+KINDS = {
+    "llama": functools.partial(mocks.tiny_decoder, "llama"),
+    "t5": mocks.tiny_t5,
+}
+
+
+@functools.cache
+def batch_of(kind, rows=4, width=12):
+  """Texts that a target wrote by argmax behind random prompts of 3 tokens."""
+  module, params = KINDS[kind]()
+  rng = np.random.default_rng(0)
+  prompt = 1 if kind == "t5" else 3
+  ids_BT = np.zeros((rows, width), np.int32)
+  if kind != "t5":
+    ids_BT[:, :prompt] = rng.integers(3, V, (rows, prompt))
+  source_BL = rng.integers(1, V, (rows, 5)).astype(np.int32)
+  source_B = np.array([5, 3, 4, 2])
+  if kind != "t5":
+    source_BL = source_B = None
+
+  @jax.jit
+  def read(ids_BT):
+    memory = None
+    if kind == "t5":
+      mask_BL = np.arange(5) < source_B[:, None]
+      memory = reading.encode(module, params, source_BL, mask_BL)
+    logits, _, (states,) = module.apply(
+        params,
+        cache_lib.whole_query(ids_BT),
+        None,
+        memory,
+        taps=(-1,),
+        method="decode",
+    )
+    return jnp.argmax(logits, axis=-1), states
+
+  for place in range(prompt, width):
+    ids_BT[:, place] = read(ids_BT)[0][:, place - 1]
+  answer_BT = np.arange(width) >= prompt
+  length_B = np.array([width, width - 2, width, width - 5])[:, None]
+  answer_BT = answer_BT & (np.arange(width) < length_B)
+  states_BTD = np.asarray(read(ids_BT)[1], jnp.bfloat16)
+  return Batch(ids_BT, answer_BT, states_BTD, source_BL, source_B)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def sums_of(objective, head, params, batch):
+  return objective.sums(head, params, batch)
+
+
+def trained(kind, steps=150):
+  """A head that has read the batch some times; losses at both ends."""
+  module, params = KINDS[kind]()
+  objective = Objective(module.config, depth=3)
+  batch = batch_of(kind)
+  optimizer = optax.adam(1e-2)
+
+  @jax.jit
+  def step(head, state):
+    loss = lambda head: (
+        lambda sums: sums["loss"] / sums["tokens"]
+    )(objective.sums(head, params, batch))
+    value, gradient = jax.value_and_grad(loss)(head)
+    updates, state = optimizer.update(gradient, state)
+    return optax.apply_updates(head, updates), state, value
+
+  head = objective.init(jax.random.key(1))
+  state, losses = optimizer.init(head), []
+  for _ in range(steps):
+    head, state, loss = step(head, state)
+    losses.append(float(loss))
+  return objective, params, head, losses
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_learns(kind):
+  """The loss falls, and drafts are accepted; but for the noise of training."""
+  objective, params, head, losses = trained(kind)
+  assert losses[-1] < losses[0] / 3
+  batch = batch_of(kind)
+  before = objective.held.means(
+      sums_of(
+          objective.held, objective.init(jax.random.key(1)), params, batch
+      )
+  )
+  after = objective.held.means(sums_of(objective.held, head, params, batch))
+  assert after["overlap"] > before["overlap"] + 0.3
+  for m in (1, 2, 3):
+    assert after[f"accepted_{m}"] > 0.8
+  assert after["feature"] < before["feature"] / 2
+  found_MC, known_M = objective.ranks(head, params, batch, 3)
+  np.testing.assert_allclose(
+      found_MC[0, 0] / known_M[0], after["accepted_1"], atol=1e-6
+  )
+  assert np.all(np.sum(found_MC, axis=1) <= known_M)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_positions_are_drafted_as_when_decoding(kind):
+  """sgl-project/SpecForge#472, #473, vllm-project/vllm#47745.
+
+  From one place the head reads its own states, token by token, behind the
+  text's true ones.
+  """
+  module, params = KINDS[kind]()
+  objective = Objective(module.config, depth=3)
+  model, batch = objective.model, batch_of(kind)
+  head = objective.init(jax.random.key(2))
+  pair = model.params(head, params)
+  states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
+  start = 4
+
+  @jax.jit
+  def drafts():
+    """All places at once; and one alone, step by step."""
+    whole = objective._drafts(pair, params, batch, states_BTD, 3)
+    memory = objective._memory(pair, params, batch)
+    cache, at, alone = model.head.empty_cache(4, 12), 0, []
+    hidden_BTD = states_BTD[:, : start + 1]
+    tokens_BT = jnp.asarray(batch.ids_BT[:, 1 : start + 2])
+    for m in range(3):
+      query = cache_lib.chain_query(
+          tokens_BT, jnp.full((4,), at), 12, jnp.ones(tokens_BT.shape, bool)
+      )
+      hidden_BTD, cache = model.read(pair, query, hidden_BTD, cache, memory)
+      hidden_BTD = hidden_BTD[:, -1:]
+      alone.append(hidden_BTD[:, 0])
+      at = start + 1 + m
+      tokens_BT = jnp.asarray(batch.ids_BT[:, at + 1 : at + 2])
+    return [hidden_BTD[:, start] for hidden_BTD, *_ in whole], alone
+
+  for got_BD, want_BD in zip(*drafts(), strict=True):
+    np.testing.assert_allclose(got_BD, want_BD, atol=1e-5)
+
+
+def test_what_counts():
+  """sgl-project/SpecForge#448, #885: states that answers are drafted from."""
+  module, params = KINDS["llama"]()
+  objective = Objective(module.config, noise=0.0)
+  model, batch = objective.model, batch_of("llama")
+  pair = model.params(objective.init(jax.random.key(1)), params)
+  states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
+  drafts = lambda: list(
+      objective._drafts(pair, params, batch, states_BTD, 1)
+  )
+  ((_, _, label_BT, known_BT),) = jax.jit(drafts)()
+  # Place t reads token t + 1, and is to give token t + 2.
+  np.testing.assert_array_equal(label_BT[:, :-1], batch.ids_BT[:, 2:])
+  np.testing.assert_array_equal(known_BT[:, :-1], batch.answer_BT[:, 2:])
+  assert not np.any(known_BT[:, -1])
+  # The first is from two places before the answer, none from past its end.
+  first_B = np.argmax(np.asarray(known_BT), axis=1)
+  assert first_B.tolist() == [1] * 4
+  assert np.sum(known_BT) == np.sum(batch.answer_BT)
+  # What is learnt from: states before and at those places, no later ones.
+  loss = lambda states_BTD: objective.sums(
+      pair.head, params, dataclasses.replace(batch, states_BTD=states_BTD)
+  )["loss"]
+  gradient_BTD = jax.jit(jax.grad(loss))(states_BTD)
+  moved = np.any(np.asarray(gradient_BTD) != 0, axis=-1)
+  ends_B = np.array([12, 10, 12, 7])
+  # The last token's own state is neither read nor wanted.
+  want = np.arange(12) < ends_B[:, None] - 1
+  np.testing.assert_array_equal(moved, want)
+
+
+def test_only_the_head_learns():
+  module, params = KINDS["llama"]()
+  objective, batch = Objective(module.config), batch_of("llama")
+  head = objective.init(jax.random.key(1))
+  loss = lambda head: objective.sums(head, params, batch)["loss"]
+  gradient = jax.jit(jax.grad(loss))(head)
+  for leaf in jax.tree.leaves(gradient):
+    assert np.any(leaf != 0)
+  sizes = {size for leaf in jax.tree.leaves(head) for size in leaf.shape}
+  assert V not in sizes
+
+
+def test_noise_is_of_a_texts_length():
+  """arXiv 2401.15077: U(-0.1, 0.1) in texts of 512 tokens, less in longer."""
+  module, _ = KINDS["llama"]()
+  objective = Objective(module.config)
+  width = 1024
+  answer_BT = np.arange(width) < np.array([1024, 512, 256])[:, None]
+  batch = Batch(np.zeros((3, width), np.int32), answer_BT, None)
+  noise_BTD = np.asarray(objective._noise(batch, (3, width, 4)))
+  spread_B = np.abs(noise_BTD).max(axis=(1, 2))
+  np.testing.assert_allclose(spread_B, [0.05, 0.1, 0.2], rtol=0.01)
+  np.testing.assert_allclose(noise_BTD.mean(), 0, atol=2e-3)
+  # Held-out texts have none, and the same batch has the same.
+  again = np.asarray(objective._noise(batch, (3, width, 4)))
+  np.testing.assert_array_equal(noise_BTD, again)
+
+
+def test_losses_by_hand():
+  """Smooth L1 over D, and a tenth of the soft cross-entropy."""
+  module, params = KINDS["llama"]()
+  objective, batch = Objective(module.config), batch_of("llama")
+  head = objective.init(jax.random.key(3))
+  model = objective.model
+  pair = model.params(head, params)
+  states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
+
+  @jax.jit
+  def read():
+    """The head along the texts, and both laws."""
+    hidden_BTD, _ = model.read(
+        pair,
+        cache_lib.whole_query(jnp.asarray(batch.ids_BT[:, 1:])),
+        states_BTD[:, :-1],
+        None,
+        None,
+    )
+    p = jax.nn.softmax(model.logits(pair, states_BTD[:, 1:]))
+    log_q = jax.nn.log_softmax(model.logits(pair, hidden_BTD))
+    return hidden_BTD - states_BTD[:, 1:], p, log_q
+
+  gap, p, log_q = map(np.asarray, read())
+  gap = np.abs(gap)
+  smooth_BT = np.where(gap < 1, gap**2 / 2, gap - 0.5).mean(axis=-1)
+  cross_BT = -np.sum(p * log_q, axis=-1)
+  known_BT = np.pad(batch.answer_BT[:, 2:], ((0, 0), (0, 1)))
+  sums = sums_of(objective.held, head, params, batch)
+  for name, want in (
+      ("feature", smooth_BT),
+      ("cross_entropy", cross_BT),
+      ("loss", smooth_BT + 0.1 * cross_BT),
+  ):
+    np.testing.assert_allclose(sums[name], (want * known_BT).sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [(dict(depth=0), "depth"), (dict(weight=-1), "weight"),
+     (dict(noise=True), "noise")],
+)
+def test_wrong_values_are_refused(options, field):
+  with pytest.raises(errors.UserError, match=f"^{field}: "):
+    Objective(KINDS["llama"]()[0].config, **options)
+
+
+def test_a_trained_head_is_of_the_shape_that_drafts():
+  module, _ = KINDS["t5"]()
+  objective = Objective(module.config)
+  made = jax.eval_shape(objective.init, jax.random.key(0))
+  want = jax.eval_shape(eagle.of(module).init, jax.random.key(0))
+  assert made == want

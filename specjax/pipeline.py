@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from specjax import checkpoints
 from specjax import checks
 from specjax import errors
+from specjax import heads as heads_lib
 from specjax import outputs as outputs_lib
 from specjax import settings as settings_lib
 from specjax import topology as topology_lib
@@ -25,6 +26,7 @@ from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.decoding import side as side_lib
+from specjax.drafters import dynamic
 from specjax.drafters import lookup
 from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
@@ -124,10 +126,11 @@ def draft_tree(
     shape: topology_lib.Topology | str,
     siblings: str = "top",
 ) -> Drafts:
-  """Trees of the drafts of a model or of n-grams.
+  """Trees of the drafts of a model, an EAGLE head or n-grams.
 
   Args:
-    drafts: from `draft_model` or `draft_ngrams`; their gamma plays no part.
+    drafts: from `draft_model`, `draft_eagle` or `draft_ngrams`; their gamma
+      plays no part.
     shape: of the trees, or as topology.read takes it.
     siblings: see drafters.tree.TreeDrafter.
 
@@ -138,6 +141,64 @@ def draft_tree(
     shape = topology_lib.read(shape)
   drafter = tree_drafter.TreeDrafter(
       source=drafts.drafter, topology=shape, siblings=siblings
+  )
+  return Drafts(drafter, drafts.params)
+
+
+def draft_medusa(
+    target: checkpoints.Checkpoint,
+    name: str,
+    gamma: int,
+    shape: topology_lib.Topology | str | None = None,
+) -> Drafts:
+  """Drafts by heads that read the target's states; see heads.draft_medusa.
+
+  Args:
+    target: the model that they were trained for.
+    name: of their file, or of shipped ones.
+    gamma: tokens a round, where there is no tree.
+    shape: of the trees, or as topology.read takes it; None is a chain.
+
+  Raises:
+    errors.UserError: they can't be had, are another target's, or too few.
+  """
+  if isinstance(shape, str):
+    shape = topology_lib.read(shape)
+  return Drafts(*heads_lib.draft_medusa(target, name, gamma, shape))
+
+
+def draft_eagle(
+    target: checkpoints.Checkpoint, name: str, gamma: int, **options
+) -> Drafts:
+  """Drafts by an EAGLE head, of which there may also be trees.
+
+  Args:
+    target: the model that the head was trained for.
+    name: of its file or folder.
+    gamma: tokens a round.
+    **options: see heads.draft_eagle.
+
+  Raises:
+    errors.UserError: it can't be had, or is another target's.
+  """
+  return Drafts(*heads_lib.draft_eagle(target, name, gamma, **options))
+
+
+def draft_dynamic(
+    drafts: Drafts, *, top_k: int = 10, depth: int = 6, nodes: int = 59
+) -> Drafts:
+  """Trees of drafts whose shape follows the text.
+
+  Args:
+    drafts: from `draft_eagle`, `draft_model` or `draft_ngrams`; their gamma
+      plays no part.
+    top_k, depth, nodes: see drafters.dynamic.DynamicTreeDrafter.
+
+  Raises:
+    errors.UserError: a number is out of its range.
+  """
+  drafter = dynamic.DynamicTreeDrafter(
+      source=drafts.drafter, top_k=top_k, depth=depth, nodes=nodes
   )
   return Drafts(drafter, drafts.params)
 

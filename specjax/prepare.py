@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import tqdm
 
 from specjax import checkpoints
-from specjax import eagle
 from specjax import errors
+from specjax import heads
 from specjax import hosts
 from specjax import outputs
 from specjax import pipeline
@@ -23,6 +23,7 @@ from specjax import settings as settings_lib
 from specjax import sharding
 from specjax import writing
 from specjax.checkpoints import eagle as eagle_file
+from specjax.checkpoints import heads as heads_file
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import published
 from specjax.checkpoints import resolve
@@ -227,14 +228,15 @@ def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
 
 def _eagle(setup: Setup) -> pipeline.Drafts:
   draft = setup.config.draft
-  return eagle.draft_eagle(
+  make = lambda: pipeline.draft_eagle(
       setup.target,
-      draft.checkpoint,
+      draft.heads,
       draft.gamma,
       dtype=jnp.dtype(setup.config.decode.dtype),
       chunk=setup.config.decode.prefill_chunk,
       **drawing(draft),
   )
+  return sections.within("draft", make)
 
 
 def _branching(
@@ -244,7 +246,7 @@ def _branching(
   drafts, shape = make(setup), setup.config.topology()
   options = setup.config.draft.dynamic
   if options.nodes:
-    return eagle.draft_dynamic(drafts, **dataclasses.asdict(options))
+    return pipeline.draft_dynamic(drafts, **dataclasses.asdict(options))
   if shape is None:
     return drafts
   siblings = setup.config.draft.siblings
@@ -371,6 +373,14 @@ def _simulated(setup: Setup) -> pipeline.Drafts:
   return replaying(wide, setup.config.draft.alpha)
 
 
+def _medusa(setup: Setup) -> pipeline.Drafts:
+  draft, shape = setup.config.draft, setup.config.topology()
+  make = lambda: pipeline.draft_medusa(
+      setup.target, draft.heads, draft.gamma, shape
+  )
+  return sections.within("draft", make)
+
+
 # draft.kind -> makes drafts of a Setup that has none yet.
 DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
     "model": functools.partial(_branching, _model),
@@ -384,6 +394,7 @@ DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
     "lookup": _copied,
     "suffix": _copied,
     "mixed": _mixed,
+    "medusa": _medusa,
     "simulated": _simulated,
     "none": lambda setup: pipeline.NO_DRAFTS,
 }
@@ -436,9 +447,9 @@ def fetch(
       sections.within("draft", lambda: ngrams.find(draft.table))
     except errors.UserError as error:
       lines.append(str(error))
-  if draft.kind == "eagle":
+  if draft.kind in sections.HEADS:
     try:
-      sections.within("draft", lambda: eagle_file.find(draft.checkpoint))
+      sections.within("draft", lambda: _heads_file(draft))
     except errors.UserError as error:
       lines.append(str(error))
   lines += _response_files(draft)
@@ -474,8 +485,8 @@ def contents(config: sections.Experiment) -> dict[str, list[int]]:
   paths = [resolve.resolve(name, hint=HINT) for name in names]
   if draft.kind in ("bigram", "unigram"):
     paths.append(ngrams.find(draft.table))
-  if draft.kind == "eagle":
-    paths.append(eagle_file.find(draft.checkpoint))
+  if draft.kind in sections.HEADS:
+    paths.append(_heads_file(draft))
   if draft.copied == "suffix" and draft.suffix.load:
     paths.append(responses.find(draft.suffix.load))
   if os.path.isfile(os.path.expanduser(draft.tree)):
@@ -487,6 +498,12 @@ def contents(config: sections.Experiment) -> dict[str, list[int]]:
         stat = file.stat()
         found[str(file)] = [stat.st_size, stat.st_mtime_ns]
   return found
+
+
+def _heads_file(draft: sections.Draft) -> pathlib.Path:
+  """Where heads lie; raises UserError where they don't."""
+  finder = eagle_file if draft.kind == "eagle" else heads_file
+  return finder.find(draft.heads)
 
 
 def _response_files(draft: sections.Draft) -> list[str]:
@@ -580,8 +597,10 @@ def with_drafts(setup: Setup, draft: sections.Draft) -> Setup:
     setup = dataclasses.replace(setup, output=output)
   drafts = DRAFTS[draft.kind](setup)
   if setup.layout:
+    params = heads.placed(drafts.params, ())
     params = jax.tree.map(
-        jax.device_put, drafts.params, setup.layout.draft(drafts.params)
+        jax.device_put, params, setup.layout.draft(params)
     )
+    params = heads.placed(params, setup.target.params)
     drafts = pipeline.Drafts(drafts.drafter, params)
   return dataclasses.replace(setup, drafts=drafts)

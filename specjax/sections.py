@@ -31,12 +31,16 @@ from specjax.verify import tree
 from specjax.verify import typical
 
 KINDS = (
-    "model", "eagle", "bigram", "unigram", "lookup", "suffix", "mixed",
-    "simulated", "none",
+    "model", "bigram", "unigram", "lookup", "suffix", "mixed", "medusa",
+    "eagle", "simulated", "none",
 )
 COPIES = ("lookup", "suffix")
 # Kinds whose drafts are drawn from a law.
 LAWS = ("model", "eagle", "bigram", "unigram")
+# Kinds of heads that read the target's states.
+HEADS = ("medusa", "eagle")
+# Kinds whose drafts may be trees.
+TREES = ("medusa", *LAWS)
 RULES = ("token", "block", "typical")
 # T5 overflows in float16.
 DTYPES = ("float32", "bfloat16")
@@ -176,12 +180,13 @@ class Draft:
 
   Attributes:
     kind: one of KINDS.
-    checkpoint: the model, for kinds model and mixed; of kind eagle the head.
+    checkpoint: the model, for kinds model and mixed.
     table: of n-grams, for kinds bigram and unigram.
+    heads: file of them, for kinds of HEADS; of kind eagle or a folder.
     alpha: how often drafts are right, for kind simulated.
     gamma: tokens a round; at most, where they are copied; of a tree, its own
       depth counts.
-    tree: rank paths, or a file of them, for kinds of LAWS; "" is a chain. See
+    tree: rank paths, or a file of them, for kinds of TREES; "" is a chain. See
       topology.read.
     siblings: how a tree's are chosen, one of drafters.tree.SIBLINGS.
     confidence: a row drafts on while its drafts are all right with this chance
@@ -200,6 +205,7 @@ class Draft:
   kind: str = "model"
   checkpoint: str = "mini/small"
   table: str = "mini/bigram"
+  heads: str = "mini/medusa"
   alpha: float | None = None
   gamma: int = 3
   tree: str = ""
@@ -221,10 +227,11 @@ class Draft:
     copies = self.mixed.copies
     sources = {
         "model": self.checkpoint,
-        "eagle": self.checkpoint,
         "bigram": self.table,
         "unigram": self.table,
         "mixed": f"{copies}+{self.checkpoint}" if self.mixed.model else copies,
+        "medusa": self.heads,
+        "eagle": self.heads,
         "simulated": f"alpha={self.alpha}",
     }
     source = sources.get(self.kind)
@@ -422,6 +429,15 @@ class Experiment:
           "only drafts that are copied have it; leave it out",
           self.draft.switch.on,
       )
+    if self.draft.kind == "medusa":
+      self._check_not_drawn(self.draft.kind)
+      errors.require(
+          self.draft.siblings == Draft().siblings,
+          "draft.siblings",
+          f"drafts of {self.draft.kind} are the likeliest; give"
+          f" {Draft().siblings}",
+          self.draft.siblings,
+      )
     self._check_tree()
     self._check_rule()
     self._check_confidence()
@@ -503,7 +519,7 @@ class Experiment:
       )
     if not draft.branches:
       return
-    field, value = "draft.tree", draft.tree
+    field, value, known = "draft.tree", draft.tree, TREES
     if draft.dynamic.nodes:
       errors.require(
           not draft.tree,
@@ -511,14 +527,14 @@ class Experiment:
           "draft.dynamic.nodes gives a tree of its own; leave out one of them",
           draft.tree,
       )
-      field, value = "draft.dynamic.nodes", draft.dynamic.nodes
+      field, value, known = "draft.dynamic.nodes", draft.dynamic.nodes, LAWS
       shape = dataclasses.asdict(draft.dynamic)
       within("draft.dynamic", lambda: dynamic.check(**shape))
     errors.require(
-        draft.kind in LAWS,
+        draft.kind in known,
         field,
         f"drafts of kind {draft.kind} are no trees; give draft.kind one of"
-        f" {', '.join(LAWS)}, or no tree",
+        f" {', '.join(known)}, or no tree",
         value,
     )
     errors.require(

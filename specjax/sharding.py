@@ -76,8 +76,6 @@ PARAMETERS = (
 # Keys and values, which have rows and heads; group 1 are those of drafts.
 _BY_HEAD = re.compile(r"(drafter/.*)?(cache|memory)/(key|value)/\d+")
 _WHOLE = "sampling/suppressed_V"
-# Of a drafter's parameters, those that it shares with its target.
-_TARGETS = "target/"
 
 
 def parameter_spec(path: str, shape: Sequence[int], devices: int) -> _Spec:
@@ -160,16 +158,13 @@ class Layout:
     return self._parameters(params, True)
 
   def draft(self, params: Any) -> Any:
-    """Shardings of what a drafter reads; of a model, as `drafts` says.
-
-    What is the target's own, as heads have it, stays where the target has it.
-    """
+    """Shardings of what a drafter reads; of a model, as `drafts` says."""
     return self._parameters(params, self.drafts == SHARDED)
 
   def _parameters(self, params, split: bool):
     def of(path, leaf):
-      owner, found, name = _path(path).rpartition("params/")
-      if found and (split or owner == _TARGETS):
+      _, found, name = _path(path).rpartition("params/")
+      if found and split:
         return self.parameter(name, leaf.shape)
       return self._named(_Spec())
 

@@ -5,7 +5,8 @@
 Builds the texts and the vocabulary where they are missing, trains each model
 of the config from its newest checkpoint on, and writes it as a Hugging Face
 directory to <out>/<model>/hf, with its curves and its quality on the held-out
-rows beside it.
+rows beside it. A config of draft heads (configs/train_heads.py) is
+training.heads' matter.
 """
 
 import dataclasses
@@ -36,6 +37,7 @@ from specjax.data import tasks
 from specjax.data import vocabulary
 from specjax.models import t5
 from specjax.training import curves
+from specjax.training import heads
 from specjax.training import loop
 from specjax.training import objective
 from specjax.training import optimizer
@@ -57,11 +59,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train(config) -> None:
-  """Builds what is missing, then trains and writes each model.
+  """Builds what is missing, then trains and writes each model, or heads.
 
   Raises:
     errors.UserError: the config can't be trained here; one line.
   """
+  if "heads" in config:
+    pictures.check()
+    heads.train(config)
+    return
   # What is wrong is told now.
   if "models" not in config:
     raise errors.UserError(

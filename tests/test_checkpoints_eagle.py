@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from specjax import checkpoints
 from specjax import errors
 from specjax.checkpoints import convert
 from specjax.checkpoints import eagle as eagle_file
+from specjax.checkpoints import heads as heads_file
 from specjax.models import cache as cache_lib
 from specjax.models import decoder
 from specjax.models import eagle
@@ -40,11 +42,19 @@ def module_of(config):
 
 
 def target_of(config):
-  """A target's module, and the variables that it shares."""
+  """A target of random weights."""
   ids = jnp.zeros((1, 1), jnp.int32)
   module = module_of(config)
   asked = (ids, ids == 0, ids) if isinstance(config, t5.T5Config) else (ids,)
-  return module, jax.jit(module.init)(jax.random.key(0), *asked)
+  params = jax.jit(module.init)(jax.random.key(0), *asked)
+  return checkpoints.Checkpoint("made up", module, params, Pieces())
+
+
+class Pieces:
+  """A tokenizer, as far as heads are concerned."""
+
+  def fingerprint(self):
+    return "abc"
 
 
 def random_head(model, seed=1):
@@ -65,25 +75,43 @@ def assert_equal(got, want):
 @pytest.mark.parametrize("name", SHAPES)
 def test_there_and_back(tmp_path, name):
   """NVIDIA-NeMo/Automodel#2447: what is read drafts as what was written."""
-  module, params = target_of(SHAPES[name])
-  model = eagle.of(module)
+  target = target_of(SHAPES[name])
+  model = eagle.of(target.module)
   head = random_head(model)
   folder = tmp_path / "head"
   eagle_file.save(folder, model.head.config, head, dtype=jnp.float32)
-  again, read = eagle_file.load(str(folder), module, params, jnp.float32)
+  again, read = eagle_file.load(str(folder), target, jnp.float32)
   assert_equal(read.head, head)
-  assert read.target["params"].keys() < params["params"].keys()
+  assert read.target["params"].keys() < target.params["params"].keys()
   # The layer's shape is all that is kept of the target's.
   assert again.head.config.d_ff == model.head.config.d_ff
   # And again, by what it had read.
   eagle_file.save(folder, again.head.config, read.head)
-  halves = eagle_file.load(str(folder), module, params, jnp.float32)[1].head
+  halves = eagle_file.load(str(folder), target, jnp.float32)[1].head
   assert_equal(
       halves, jax.tree.map(lambda x: x.astype(jnp.bfloat16), head)
   )
 
 
-def test_size(tmp_path):
+@pytest.mark.parametrize("name", SHAPES)
+def test_files_of_this_package(tmp_path, name):
+  """NVIDIA-NeMo/Automodel#2447: with the shape; another target is refused."""
+  target = target_of(SHAPES[name])
+  shape = eagle.EagleConfig(d_ff=20)
+  model = eagle.of(target.module, shape.layer(target.module.config))
+  head = random_head(model)
+  made = heads_file.Heads("eagle", dataclasses.asdict(shape), head)
+  path = tmp_path / "heads.safetensors"
+  heads_file.save(path, made, target, jnp.float32)
+  again, read = eagle_file.load(str(path), target, jnp.float32)
+  assert again.head.config.d_ff == 20
+  assert_equal(read.head, head)
+  other = dataclasses.replace(SHAPES[name], vocab_size=301)
+  with pytest.raises(errors.UserError, match="a target whose vocab_size is"):
+    eagle_file.load(str(path), target_of(other), jnp.float32)
+
+
+def test_size():
   """A head of SmolLM2-135M takes 8 MB and a half."""
   rows = eagle_file.table(SMOLLM2)
   assert 2 * sum(place.size for place in rows.values()) == 8_410_752
@@ -108,9 +136,7 @@ def test_another_target(tmp_path, other, words):
       tmp_path / "head", LLAMA, random_head(eagle.of(module_of(LLAMA)))
   )
   with pytest.raises(errors.UserError) as told:
-    eagle_file.load(
-        str(tmp_path / "head"), module_of(other), {"params": {}}, jnp.float32
-    )
+    eagle_file.load(str(tmp_path / "head"), target_of(other), jnp.float32)
   assert words in str(told.value) and "\n" not in str(told.value)
 
 
@@ -157,10 +183,8 @@ def test_public_ones(tmp_path, bias):
   """Their names and fields; computed as their code does."""
   tensors = public(tmp_path / "head", bias)
   safetensors.numpy.save_file(tensors, tmp_path / "head/model.safetensors")
-  module, params = target_of(LLAMA)
-  model, read = eagle_file.load(
-      str(tmp_path / "head"), module, params, jnp.float32
-  )
+  target = target_of(LLAMA)
+  model, read = eagle_file.load(str(tmp_path / "head"), target, jnp.float32)
   rng = np.random.default_rng(1)
   hidden_TD = rng.normal(size=(5, 16)).astype(np.float32)
   ids_T = rng.integers(0, 300, 5)
@@ -168,7 +192,7 @@ def test_public_ones(tmp_path, bias):
   got, _ = jax.jit(
       lambda: model.read(read, query, jnp.asarray(hidden_TD[None]), None, None)
   )()
-  embedding = np.asarray(params["params"]["embedding"])
+  embedding = np.asarray(target.params["params"]["embedding"])
   want = reference(tensors, embedding[ids_T], hidden_TD)
   np.testing.assert_allclose(got[0], want, atol=1e-4)
 
@@ -219,9 +243,8 @@ def test_pickles_are_converted(tmp_path):
   with pytest.raises(errors.UserError, match="convert it once"):
     eagle_file.find(str(tmp_path / "head"))
   convert.convert(tmp_path / "head", tmp_path / "out")
-  module, params = target_of(LLAMA)
   _, read = eagle_file.load(
-      str(tmp_path / "out"), module, params, jnp.float32
+      str(tmp_path / "out"), target_of(LLAMA), jnp.float32
   )
   np.testing.assert_array_equal(
       read.head["params"]["fc"]["bias"],
@@ -233,14 +256,13 @@ def test_a_tensor_that_is_missing(tmp_path):
   tensors = public(tmp_path / "head", True)
   del tensors["layers.0.mlp.up_proj.weight"]
   safetensors.numpy.save_file(tensors, tmp_path / "head/model.safetensors")
-  module, params = target_of(LLAMA)
   with pytest.raises(errors.UserError, match="missing layers.0.mlp.up_proj"):
-    eagle_file.load(str(tmp_path / "head"), module, params, jnp.float32)
+    eagle_file.load(str(tmp_path / "head"), target_of(LLAMA), jnp.float32)
 
 
 def test_no_folder(tmp_path):
   for name in ("", "no/such", "x" * 5000):
-    with pytest.raises(errors.UserError, match="^checkpoint: .* no folder"):
+    with pytest.raises(errors.UserError, match="^heads: .* no file here"):
       eagle_file.find(name)
   with pytest.raises(errors.UserError, match="has no config.json"):
     eagle_file.find(str(tmp_path))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
-from specjax import eagle
 from specjax import errors
 from specjax import pipeline
 from specjax import prepare
@@ -33,7 +32,7 @@ def family(tmp_path_factory):
   model = eagle_model.of(target.module)
   head = jax.jit(model.init)(jax.random.key(0))
   eagle_file.save(folder / "head", model.head.config, head)
-  return made | {"draft": str(folder / "head")}
+  return made | {"head": str(folder / "head")}
 
 
 def test_a_run(family, tmp_path):
@@ -41,6 +40,7 @@ def test_a_run(family, tmp_path):
   arguments = tiny.arguments(
       family,
       draft__kind="eagle",
+      draft__heads=family["head"],
       draft__dynamic__nodes=6,
       draft__dynamic__top_k=3,
       draft__dynamic__depth=2,
@@ -51,7 +51,7 @@ def test_a_run(family, tmp_path):
   assert run.main(arguments) == 0
   report = json.loads((tmp_path / "out/report.json").read_text())
   assert report["mismatched_rows"] == 0 and report["alpha"] is None
-  assert report["drafter"] == f"eagle:{family['draft']}"
+  assert report["drafter"] == f"eagle:{family['head']}"
   assert report["c"] >= 0 and report["block_efficiency"] >= 1
 
 
@@ -65,13 +65,14 @@ def options_of(setup):
 def test_options_arrive(family):
   how = dict(
       draft__kind="eagle",
+      draft__heads=family["head"],
       draft__gamma=5,
       draft__temperature=0.5,
       decode__prefill_chunk=7,
   )
   setup = prepare.prepare(tiny.config(family, **how))
   assert options_of(setup) == ("EagleDrafter", 5, 0.5, 7)
-  assert family["draft"] in "".join(prepare.contents(setup.config))
+  assert family["head"] in "".join(prepare.contents(setup.config))
   how["draft__tree"] = "[[0],[1]]"
   setup = prepare.prepare(tiny.config(family, **how))
   assert options_of(setup)[0] == "TreeDrafter"
@@ -88,15 +89,16 @@ def test_options_arrive(family):
 
 def test_what_is_missing_is_told_before_the_weights(family):
   config = tiny.config(
-      family | {"draft": "no/such"},
+      family,
       draft__kind="eagle",
+      draft__heads="no/such",
       target__checkpoint="no/target",
   )
   with pytest.raises(errors.UserError) as told:
     prepare.prepare(config)
   lines = str(told.value).splitlines()
   assert any(
-      line.startswith("draft.checkpoint: 'no/such' is no folder")
+      line.startswith("draft.heads: 'no/such' is no file here")
       for line in lines
   )
   assert any(line.startswith("target.checkpoint: ") for line in lines)
@@ -105,11 +107,11 @@ def test_what_is_missing_is_told_before_the_weights(family):
 def test_from_python(family):
   """Chains, static trees and dynamic ones give plain decoding's texts."""
   target = checkpoints.load(family["target"])
-  head = eagle.draft_eagle(target, family["draft"], gamma=2)
+  head = pipeline.draft_eagle(target, family["head"], gamma=2)
   drafts = [
       head,
       pipeline.draft_tree(head, "[[0],[1],[0,0]]"),
-      eagle.draft_dynamic(head, top_k=2, depth=2, nodes=5),
+      pipeline.draft_dynamic(head, top_k=2, depth=2, nodes=5),
   ]
   texts = tiny.TEXTS[:2]
   want = pipeline.Decoder(target)(texts, max_new_tokens=8)
@@ -121,6 +123,6 @@ def test_from_python(family):
 def test_a_head_in_bfloat16(family):
   """Its matrices stay as they are stored; the law of drafts is float32's."""
   target = checkpoints.load(family["target"])
-  drafts = eagle.draft_eagle(target, family["draft"], gamma=2)
+  drafts = pipeline.draft_eagle(target, family["head"], gamma=2)
   fc = drafts.params.head["params"]["fc"]
   assert fc["kernel"].dtype == jnp.bfloat16 and fc["bias"].dtype == np.float32

@@ -1,6 +1,5 @@
 """What EAGLE's heads learn, and from where."""
 
-import dataclasses
 import functools
 
 import jax
@@ -14,25 +13,16 @@ from specjax.models import cache as cache_lib
 from specjax.models import eagle
 from specjax.models import reading
 from specjax.training import eagle as objective_lib
+from specjax.training import features
 from tests import mocks
 
+Batch = features.Batch
 Objective = objective_lib.Objective
 quick_compiles = mocks.quick_compiles
 V = 29
+SHAPE = eagle.EagleConfig()
 
 
-@dataclasses.dataclass(frozen=True)
-class Batch:
-  """As training.features has it."""
-
-  ids_BT: np.ndarray
-  answer_BT: np.ndarray
-  states_BTD: np.ndarray
-  source_BL: np.ndarray | None = None
-  source_B: np.ndarray | None = None
-
-
-jax.tree_util.register_dataclass(Batch)
 KINDS = {
     "llama": functools.partial(mocks.tiny_decoder, "llama"),
     "t5": mocks.tiny_t5,
@@ -49,16 +39,13 @@ def batch_of(kind, rows=4, width=12):
   if kind != "t5":
     ids_BT[:, :prompt] = rng.integers(3, V, (rows, prompt))
   source_BL = rng.integers(1, V, (rows, 5)).astype(np.int32)
-  source_B = np.array([5, 3, 4, 2])
+  mask_BL = np.arange(5) < np.array([5, 3, 4, 2])[:, None]
   if kind != "t5":
-    source_BL = source_B = None
+    source_BL = mask_BL = None
 
   @jax.jit
   def read(ids_BT):
-    memory = None
-    if kind == "t5":
-      mask_BL = np.arange(5) < source_B[:, None]
-      memory = reading.encode(module, params, source_BL, mask_BL)
+    memory = reading.encode(module, params, source_BL, mask_BL)
     logits, _, (states,) = module.apply(
         params,
         cache_lib.whole_query(ids_BT),
@@ -75,7 +62,7 @@ def batch_of(kind, rows=4, width=12):
   length_B = np.array([width, width - 2, width, width - 5])[:, None]
   answer_BT = answer_BT & (np.arange(width) < length_B)
   states_BTD = np.asarray(read(ids_BT)[1], jnp.bfloat16)
-  return Batch(ids_BT, answer_BT, states_BTD, source_BL, source_B)
+  return Batch(ids_BT, answer_BT, states_BTD, source_BL, mask_BL)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -86,7 +73,7 @@ def sums_of(objective, head, params, batch):
 def trained(kind, steps=150):
   """A head that has read the batch some times; losses at both ends."""
   module, params = KINDS[kind]()
-  objective = Objective(module.config, depth=3)
+  objective = Objective(SHAPE, module.config, depth=3)
   batch = batch_of(kind)
   optimizer = optax.adam(1e-2)
 
@@ -138,7 +125,7 @@ def test_positions_are_drafted_as_when_decoding(kind):
   text's true ones.
   """
   module, params = KINDS[kind]()
-  objective = Objective(module.config, depth=3)
+  objective = Objective(SHAPE, module.config, depth=3)
   model, batch = objective.model, batch_of(kind)
   head = objective.init(jax.random.key(2))
   pair = model.params(head, params)
@@ -171,7 +158,7 @@ def test_positions_are_drafted_as_when_decoding(kind):
 def test_what_counts():
   """sgl-project/SpecForge#448, #885: states that answers are drafted from."""
   module, params = KINDS["llama"]()
-  objective = Objective(module.config, noise=0.0)
+  objective = Objective(SHAPE, module.config, noise=0.0)
   model, batch = objective.model, batch_of("llama")
   pair = model.params(objective.init(jax.random.key(1)), params)
   states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
@@ -189,7 +176,7 @@ def test_what_counts():
   assert np.sum(known_BT) == np.sum(batch.answer_BT)
   # What is learnt from: states before and at those places, no later ones.
   loss = lambda states_BTD: objective.sums(
-      pair.head, params, dataclasses.replace(batch, states_BTD=states_BTD)
+      pair.head, params, batch._replace(states_BTD=states_BTD)
   )["loss"]
   gradient_BTD = jax.jit(jax.grad(loss))(states_BTD)
   moved = np.any(np.asarray(gradient_BTD) != 0, axis=-1)
@@ -201,7 +188,7 @@ def test_what_counts():
 
 def test_only_the_head_learns():
   module, params = KINDS["llama"]()
-  objective, batch = Objective(module.config), batch_of("llama")
+  objective, batch = Objective(SHAPE, module.config), batch_of("llama")
   head = objective.init(jax.random.key(1))
   loss = lambda head: objective.sums(head, params, batch)["loss"]
   gradient = jax.jit(jax.grad(loss))(head)
@@ -214,7 +201,7 @@ def test_only_the_head_learns():
 def test_noise_is_of_a_texts_length():
   """arXiv 2401.15077: U(-0.1, 0.1) in texts of 512 tokens, less in longer."""
   module, _ = KINDS["llama"]()
-  objective = Objective(module.config)
+  objective = Objective(SHAPE, module.config)
   width = 1024
   answer_BT = np.arange(width) < np.array([1024, 512, 256])[:, None]
   batch = Batch(np.zeros((3, width), np.int32), answer_BT, None)
@@ -230,7 +217,7 @@ def test_noise_is_of_a_texts_length():
 def test_losses_by_hand():
   """Smooth L1 over D, and a tenth of the soft cross-entropy."""
   module, params = KINDS["llama"]()
-  objective, batch = Objective(module.config), batch_of("llama")
+  objective, batch = Objective(SHAPE, module.config), batch_of("llama")
   head = objective.init(jax.random.key(3))
   model = objective.model
   pair = model.params(head, params)
@@ -271,12 +258,12 @@ def test_losses_by_hand():
 )
 def test_wrong_values_are_refused(options, field):
   with pytest.raises(errors.UserError, match=f"^{field}: "):
-    Objective(KINDS["llama"]()[0].config, **options)
+    Objective(SHAPE, KINDS["llama"]()[0].config, **options)
 
 
 def test_a_trained_head_is_of_the_shape_that_drafts():
   module, _ = KINDS["t5"]()
-  objective = Objective(module.config)
+  objective = Objective(SHAPE, module.config)
   made = jax.eval_shape(objective.init, jax.random.key(0))
   want = jax.eval_shape(eagle.of(module).init, jax.random.key(0))
   assert made == want

@@ -1,10 +1,10 @@
-"""EAGLE's heads in a folder: config.json and safetensors.
+"""EAGLE's heads: files of this package, and folders as SafeAILab/EAGLE's.
 
-Both are as SafeAILab/EAGLE has them: the config is that of a model of the
-target's kind with one layer, the tensors are those of this layer, without
-"model." before their names and without the norm before its self-attention, and
-fc.weight and fc.bias. Embedding and output matrix are the target's; a file
-that holds them too may do so.
+A file is one of checkpoints.heads. In a folder lie config.json and
+safetensors: the config is that of a model of the target's kind with one layer,
+the tensors are those of this layer, without "model." before their names and
+without the norm before its self-attention, and fc.weight and fc.bias. Embedding
+and output matrix are the target's; a folder that holds them too may do so.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import pathlib
 import re
 from typing import Any
 
-from flax import linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,62 +23,66 @@ from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import families
 from specjax.checkpoints import fields
 from specjax.checkpoints import files
+from specjax.checkpoints import heads as heads_file
 from specjax.checkpoints import hf
 from specjax.checkpoints import places
-from specjax.errors import shown, UserError
+from specjax.errors import UserError
 from specjax.models import eagle
 from specjax.models import t5
 
+KIND = "eagle"
 WEIGHT, BIAS = "fc.weight", "fc.bias"
 # What the target has, too, by its names in all families.
 _TARGETS = re.compile(r"(model\.)?(embed_tokens|norm)\.weight|lm_head\.weight")
 
 
 def find(name: str) -> pathlib.Path:
-  """The folder of a head.
+  """The file or folder of a head.
 
   Raises:
     UserError: there is none, or it lacks a file.
   """
-  folder = pathlib.Path(os.path.expanduser(name))
-  if not name or not os.path.isdir(folder):
-    raise UserError(
-        f"checkpoint: {shown(name)} is no folder; give one that holds an EAGLE"
-        " head, of a public one what `hf download NAME --local-dir DIR` fetches"
-    )
-  files_of = lambda pattern: [*folder.glob(pattern)]
-  if not files_of(config_lib.FILE):
-    raise UserError(
-        f"checkpoint: {folder} has no {config_lib.FILE}: fetch it again"
-    )
-  if not files_of("model*.safetensors"):
-    files.refuse_pickles(folder)
-    raise UserError(f"checkpoint: {folder} has no {hf.WEIGHTS}: fetch it again")
-  return folder
+  path = pathlib.Path(os.path.expanduser(name))
+  if not name or not os.path.isdir(path):
+    return heads_file.find(name)
+  if not (path / config_lib.FILE).is_file():
+    raise UserError(f"heads: {path} has no {config_lib.FILE}: fetch it again")
+  if not any(path.glob("model*.safetensors")):
+    files.refuse_pickles(path)
+    raise UserError(f"heads: {path} has no {hf.WEIGHTS}: fetch it again")
+  return path
 
 
 def load(
-    name: str, target: nn.Module, target_params: dict[str, Any], dtype
+    name: str, target, dtype
 ) -> tuple[eagle.Eagle, eagle.EagleParams]:
   """Reads a head for a target.
 
   Args:
-    name: of its folder.
-    target: the module of the model that it is for.
-    target_params: its variables, of which some serve both.
-    dtype: of the head's parameters and products.
+    name: as `find` takes it.
+    target: the Checkpoint that it is for, of whose parameters some serve both.
+    dtype: of the head's parameters and products; what is multiplied and stored
+      in bfloat16 stays so.
 
   Raises:
     UserError: a field, file or tensor is wrong, or it is another target's.
   """
-  folder = find(name)
-  get = config_lib.fields(folder / config_lib.FILE)
-  _check_target(folder, config_lib.parse(get)[1], target.config)
+  path, module = find(name), target.module
+  if path.is_file():
+    found = heads_file.load(name, target, KIND)
+    shape = heads_file.shaped(eagle.EagleConfig, name, found.shape)
+    model = eagle.of(module, shape.layer(module.config), dtype)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    head = heads_file.check_params(name, found.params, shapes)
+    return model, model.params(head, target.params)
+  get = config_lib.fields(path / config_lib.FILE)
+  get = dataclasses.replace(get, path=f"heads: {get.path}")
+  _check_target(path, config_lib.parse(get)[1], module.config)
   with contextlib.ExitStack() as stack:
-    tensors = hf.opened(stack, folder)
+    tensors = hf.opened(stack, path)
     config, head = read(get, tensors, dtype, keep_bfloat16=True)
-  model = eagle.of(target, config, dtype)
-  return model, model.params(head, target_params)
+  model = eagle.of(module, config, dtype)
+  return model, model.params(head, target.params)
 
 
 def read(get: fields.Getter, tensors: dict[str, hf.Tensor], dtype, **how):
@@ -160,7 +164,7 @@ def _check_target(folder, config, target) -> None:
   (own, width, ids), (other, its_width, its_ids) = kind(config), kind(target)
   if kind(config) != kind(target):
     raise UserError(
-        f"checkpoint: {folder} is another target's head: a {own} of hidden size"
+        f"heads: {folder} is another target's head: a {own} of hidden size"
         f" {width} and {ids} ids, and this one is a {other} of {its_width} and"
         f" {its_ids}; give a head that was trained for it"
     )

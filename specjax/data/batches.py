@@ -6,6 +6,7 @@ so a run that was killed goes on exactly where it stood.
 """
 
 import dataclasses
+from typing import Callable, NamedTuple, Sequence
 
 import grain
 import numpy as np
@@ -33,21 +34,18 @@ class BatchConfig:
 
   def __post_init__(self):
     for field in ("source_lengths", "target_lengths"):
-      lengths = getattr(self, field)
-      good = checks.are_ids(lengths) and bool(lengths) and min(lengths) > 0
-      errors.require(
-          good and list(lengths) == sorted(set(lengths)),
-          field,
-          "give rising lengths, 1 or more",
-          lengths,
-      )
+      check_lengths(field, getattr(self, field))
     errors.require(
         checks.is_whole(self.cost, 1), "cost", "give 1 or more", self.cost
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Batch:
+  def dataset(self, rows, seed: int):
+    """`batches` of (sources, targets)."""
+    return batches(*rows, self, seed)
+
+
+class Batch(NamedTuple):
   """source_BL, target_BT padded with 0; lengths say what is real."""
 
   source_BL: np.ndarray
@@ -65,34 +63,77 @@ def pad(rows, width: int) -> tuple[np.ndarray, np.ndarray]:
   return out, lengths
 
 
+def check_lengths(field: str, lengths) -> None:
+  """Refuses what are no lengths of buckets.
+
+  Raises:
+    errors.UserError: one line, which names the field.
+  """
+  good = checks.are_ids(lengths) and bool(lengths) and min(lengths) > 0
+  errors.require(
+      good and list(lengths) == sorted(set(lengths)),
+      field,
+      "give rising lengths, 1 or more",
+      lengths,
+  )
+
+
+def bucket(lengths: Sequence[int], size: int) -> int:
+  """The first of rising lengths that holds `size`, or the last one."""
+  return next((n for n in lengths if size <= n), lengths[-1])
+
+
+def plan(
+    shapes: Sequence[tuple[int, ...]],
+    rows_of: Callable[..., int],
+    seed: int,
+) -> list[tuple[tuple[int, ...], int, list[int]]]:
+  """Which rows go together, those of one shape in an order of the seed.
+
+  Args:
+    shapes: of each row.
+    rows_of: a shape's lengths -> rows of a batch of it.
+    seed: fixes the grouping.
+
+  Returns:
+    Shape, rows of the batch, and the rows that are in it: as many, or fewer.
+  """
+  groups: dict[tuple[int, ...], list[int]] = {}
+  for i in np.random.default_rng(seed).permutation(len(shapes)):
+    groups.setdefault(shapes[i], []).append(int(i))
+  out = []
+  for shape, members in sorted(groups.items()):
+    rows = max(1, rows_of(*shape))
+    for start in range(0, len(members), rows):
+      out.append((shape, rows, members[start : start + rows]))
+  return out
+
+
+def endless(one_epoch, seed: int):
+  """An endless grain dataset of what can be indexed, each epoch shuffled."""
+  return grain.MapDataset.source(one_epoch).shuffle(seed=seed).repeat()
+
+
 class _Batches:
   """Random access to the batches of one pass over the rows."""
 
   def __init__(self, sources, targets, config: BatchConfig, seed: int):
-    self._sources, self._targets, self._config = sources, targets, config
-    self._plan = []
-    bucket = lambda lengths, size: next(
-        (n for n in lengths if size <= n), lengths[-1]
-    )
-    groups: dict[tuple[int, int], list[int]] = {}
-    for i in np.random.default_rng(seed).permutation(len(sources)):
-      shape = (
-          bucket(config.source_lengths, len(sources[i])),
-          bucket(config.target_lengths, len(targets[i])),
-      )
-      groups.setdefault(shape, []).append(int(i))
-    for (source_length, target_length), members in sorted(groups.items()):
-      cost = target_length + source_length / 3
-      rows = max(1, int(config.cost / cost))
-      for start in range(0, len(members), rows):
-        chosen = members[start : start + rows]
-        self._plan.append((source_length, target_length, rows, chosen))
+    self._sources, self._targets = sources, targets
+    shapes = [
+        (
+            bucket(config.source_lengths, len(source)),
+            bucket(config.target_lengths, len(target)),
+        )
+        for source, target in zip(sources, targets)
+    ]
+    rows_of = lambda source, target: int(config.cost / (target + source / 3))
+    self._plan = plan(shapes, rows_of, seed)
 
   def __len__(self) -> int:
     return len(self._plan)
 
   def __getitem__(self, index) -> Batch:
-    source_length, target_length, rows, chosen = self._plan[int(index)]
+    (source_length, target_length), rows, chosen = self._plan[int(index)]
     # A short last batch is filled with empty rows: one shape a bucket.
     blank = [[]] * (rows - len(chosen))
     source_BL, source_length_B = pad(
@@ -117,5 +158,4 @@ def batches(sources, targets, config: BatchConfig, seed: int):
     grain.MapDataset, and the number of batches in one epoch.
   """
   one_epoch = _Batches(sources, targets, config, seed)
-  dataset = grain.MapDataset.source(one_epoch).shuffle(seed=seed).repeat()
-  return dataset, len(one_epoch)
+  return endless(one_epoch, seed), len(one_epoch)

@@ -31,6 +31,7 @@ from typing import Iterable, Iterator, Sequence
 from specjax import options
 from specjax import writing
 from specjax.data import apt
+from specjax.data import metrics
 from specjax.data import sources
 from specjax.data import tasks
 from specjax.data.sources import Row, normalised
@@ -86,11 +87,7 @@ def _proper(row: Row) -> bool:
 
 def _familiar(rows: list[Row], known: list[str], n: int = 8) -> set[str]:
   """Returns the ids of rows that share over a quarter of n-grams with known."""
-
-  def grams(text: str) -> set[tuple[str, ...]]:
-    words = re.findall(r"\w+", normalised(text))
-    return {tuple(words[i:i + n]) for i in range(max(1, len(words) - n + 1))}
-
+  grams = lambda text: metrics.word_grams(normalised(text), n)
   own = {row.id: grams(row.source) for row in rows}
   wanted = set().union(*own.values())
   found = set()

@@ -109,6 +109,15 @@ def refuse_overlap(
   return ids
 
 
+def word_grams(text: str, n: int) -> set[tuple[str, ...]]:
+  """Returns the n-grams of a text's words, in small letters, marks put aside.
+
+  A shorter text is one n-gram of its own.
+  """
+  words = re.findall(r"\w+", normalised(text))
+  return {tuple(words[i : i + n]) for i in range(max(1, len(words) - n + 1))}
+
+
 def normalised(text: str) -> str:
   """Returns text case-folded, in one Unicode form, with single spaces."""
   return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

@@ -260,16 +260,15 @@ def round_steps(loop, target_params, drafter_params, state, whole: bool, count):
     proposal, drafter = loop.propose(drafter_params, now)
     law, _, cache, features = loop.score(target_params, now, proposal)
     token_B = law.row(proposal.count_B).draw(_keys(state, i))
-    if features:
-      # What it hears at the end of a round is part of its drafting.
+    if loop.drafter.taps:
+      # Its drafts wait for the target's states, not for a token.
       width = loop.drafter.depth + 1
-      tokens_BT = jnp.broadcast_to(token_B[:, None], (token_B.shape[0], width))
       drafter = loop.drafter.observe(
           drafter_params,
           drafter,
-          tokens_BT,
-          jax.tree.map(lambda x_BTD: x_BTD[:, :width], features),
-          jnp.ones_like(token_B),
+          jnp.broadcast_to(token_B[:, None], (*token_B.shape, width)),
+          tuple(x_BTD[:, :width] for x_BTD in features),
+          jnp.full_like(now.length_B, width),
           now.context(),
       )
     # The newest token becomes a drawn one: the next step waits for it.

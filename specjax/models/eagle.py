@@ -24,6 +24,8 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
+from specjax import checks
+from specjax import errors
 from specjax.models import cache as cache_lib
 from specjax.models import decoder
 from specjax.models import layers
@@ -33,6 +35,32 @@ from specjax.models import t5
 TAP = -1
 # Parameters of a target that its heads use, too.
 _SHARED = ("shared", "embedding", "positions", "lm_head")
+
+
+@dataclasses.dataclass(frozen=True)
+class EagleConfig:
+  """Shape of a head, beside what its target's is.
+
+  Attributes:
+    d_ff: F of its layer; None is the target's.
+
+  Raises:
+    errors.UserError: it is no width.
+  """
+
+  d_ff: int | None = None
+
+  def __post_init__(self):
+    errors.require(
+        self.d_ff is None or checks.is_whole(self.d_ff, 1, 2**20),
+        "d_ff",
+        "give 1 or more, or None",
+        self.d_ff,
+    )
+
+  def layer(self, target):
+    """The config of its layer; `target` is that of its target."""
+    return dataclasses.replace(target, d_ff=self.d_ff or target.d_ff)
 
 
 class EagleHead(nn.Module):

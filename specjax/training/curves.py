@@ -1,9 +1,12 @@
 """The curves of a training run as a picture."""
 
 import pathlib
+import re
 
 from specjax import pictures
 from specjax.training import log as log_lib
+
+_SHARE = re.compile(r"_(overlap|agreement|accepted_\d+)$")
 
 
 def draw(log: pathlib.Path, picture: pathlib.Path) -> None:
@@ -17,7 +20,7 @@ def draw(log: pathlib.Path, picture: pathlib.Path) -> None:
   names = sorted({
       name for entry in entries for name in entry if name.startswith("held_")
   })
-  shares = [name for name in names if name.endswith(("overlap", "agreement"))]
+  shares = [name for name in names if _SHARE.search(name)]
   losses = [name for name in names if name not in shares]
   figure, panels = pictures.panels(1 + bool(shares))
   _plot(panels[0], entries, ["loss"], alpha=0.3)

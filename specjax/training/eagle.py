@@ -11,7 +11,7 @@ prepares a head for its own errors, on which it goes on.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from specjax.models import cache as cache_lib
 from specjax.models import eagle
 from specjax.models import reading
 from specjax.models import t5
+from specjax.training import features
 
 # Noise is for texts of so many tokens, and less for longer ones.
 _NOISE_LENGTH = 512
@@ -35,7 +36,8 @@ class Objective:
   """The loss of a head on a target that stays.
 
   Attributes:
-    target: shape of the target; the head's layer has it, too.
+    heads: shape of the head.
+    target: shape of the target.
     depth: places of a draft that are judged on held-out texts.
     weight: of the cross-entropy.
     noise: of f_t the most, in texts of 512 tokens.
@@ -45,14 +47,16 @@ class Objective:
     errors.UserError: a value is out of its range; the message names it.
   """
 
+  heads: eagle.EagleConfig
   target: Any
   depth: int = 4
   weight: float = 0.1
   noise: float = 0.1
   judges: bool = False
 
-  # Whether it learns from the prompts' states, too.
-  prompts = True
+  # It learns along the prompts, too, and from states; the target stays.
+  prompts, states, tunes = True, True, False
+  target_share = 1.0
 
   def __post_init__(self):
     errors.require(
@@ -73,7 +77,8 @@ class Objective:
   @property
   def model(self) -> eagle.Eagle:
     """The head and its target."""
-    return eagle.of(families.of(self.target).module(self.target))
+    module = families.of(self.target).module(self.target)
+    return eagle.of(module, self.heads.layer(self.target))
 
   @property
   def head_width(self) -> int:
@@ -89,10 +94,21 @@ class Objective:
     """Random variables of the head."""
     return self.model.init(key)
 
-  def begin(self, target: checkpoints.Checkpoint):
+  def frozen(
+      self, target: checkpoints.Checkpoint, rows: Sequence[features.Row]
+  ) -> Any:
+    """What stays: the target's variables."""
+    del rows
+    return target.params
+
+  def begin(self, target: checkpoints.Checkpoint, frozen):
     """Variables at step 0; there is nothing to copy from the target."""
-    del target
+    del target, frozen
     return self.init(jax.random.key(0))
+
+  def parts(self, params):
+    """What was trained are the head's variables alone."""
+    return params, None
 
   def sums(self, params, target_params, batch) -> dict[str, jax.Array]:
     """Sums over the places of a batch that count.
@@ -237,11 +253,28 @@ class Objective:
     """The head's reading of the sources; None without any."""
     if batch.source_BL is None:
       return None
-    mask_BL = jnp.arange(batch.source_BL.shape[1]) < batch.source_B[:, None]
     memory = reading.encode(
-        self.model.target, target_params, batch.source_BL, mask_BL
+        self.model.target,
+        target_params,
+        batch.source_BL,
+        batch.source_mask_BL,
     )
     return self.model.remember(pair, memory)
+
+
+def make(entry, target: checkpoints.Checkpoint) -> Objective:
+  """The objective of a config's section on an EAGLE head.
+
+  Raises:
+    errors.UserError: an option is out of its range.
+  """
+  return Objective(
+      eagle.EagleConfig(entry.d_ff or None),
+      target.module.config,
+      entry.depth,
+      entry.weight,
+      entry.noise,
+  )
 
 
 def _length(answer_BT):

@@ -2,6 +2,14 @@
 
 A step adds up the gradients of a few micro-batches of different shapes (so
 one step sees both tasks and short and long rows) and makes one update.
+
+An objective is frozen and hashable, and has
+
+  init(key): variables at step 0
+  sums(params, teacher_params, batch): scalars, summed over a batch; `tokens`
+    and `loss` among them
+  means(sums): what the log says of them
+  head_width: K of what is trained, see optimizer.make_optimizer
 """
 
 import dataclasses
@@ -10,6 +18,7 @@ import json
 import math
 import pathlib
 import time
+from typing import Any
 
 import filelock
 from flax import traverse_util
@@ -24,10 +33,7 @@ from specjax import checks
 from specjax import errors
 from specjax import sharding
 from specjax import writing
-from specjax.data import batches as batches_lib
-from specjax.models import t5
 from specjax.training import log as log_lib
-from specjax.training import objective as objective_lib
 from specjax.training import optimizer as optimizer_lib
 
 
@@ -37,9 +43,10 @@ class TrainConfig:
 
   Attributes:
     name: of the model; its files go to `out`/`name`.
-    objective: shape of the T5 and what it learns from.
+    objective: what is trained, and what it learns from; see below.
     optimizer: rates and steps.
-    batch: length buckets and size of a micro-batch.
+    batch: length buckets and size of a micro-batch; its `dataset(rows, seed)`
+      gives an endless dataset of batches, and how many are one epoch.
     micro_batches: how many of them make one step.
     seed: of the initial weights and of the order of the data.
     out: folder for logs and checkpoints.
@@ -53,9 +60,9 @@ class TrainConfig:
   """
 
   name: str
-  objective: objective_lib.Objective
+  objective: Any
   optimizer: optimizer_lib.OptimizerConfig
-  batch: batches_lib.BatchConfig
+  batch: Any
   micro_batches: int
   seed: int
   # Not part of what is compiled.
@@ -78,14 +85,9 @@ class TrainConfig:
     return self.out.absolute() / self.name
 
 
-def _arrays(batch: batches_lib.Batch, layout: sharding.Layout | None):
-  arrays = (
-      batch.source_BL,
-      batch.source_length_B,
-      batch.target_BT,
-      batch.target_length_B,
-  )
-  return layout.spread(arrays) if layout else arrays
+def _spread(batch, layout: sharding.Layout | None):
+  """A batch's arrays, with their rows over the devices."""
+  return layout.spread(batch) if layout else batch
 
 
 def _laid(layout: sharding.Layout | None, tree):
@@ -114,7 +116,7 @@ def _add_gradient(objective, params, teacher_params, total, arrays):
 
 def _optimizer(config: TrainConfig):
   return optimizer_lib.make_optimizer(
-      config.optimizer, config.objective.model.d_kv
+      config.optimizer, config.objective.head_width
   )
 
 
@@ -126,22 +128,13 @@ def _update(config: TrainConfig, layout, params, state, total):
   gradient = jax.tree.map(lambda g: g / tokens, gradient)
   updates, state = _optimizer(config).update(gradient, state, params)
   params = optax.apply_updates(params, updates)
-  return *_laid(layout, (params, state)), _means(sums)
-
-
-def _means(sums):
-  tokens = sums["tokens"]
-  means = {name: value / tokens for name, value in sums.items()}
-  return means | {"tokens": tokens}
+  return *_laid(layout, (params, state)), config.objective.means(sums)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def initial(config: TrainConfig, layout: sharding.Layout | None = None):
   """(parameters, optimiser state) at step 0."""
-  ids_B1 = jnp.zeros((1, 1), jnp.int32)
-  key = jax.random.key(config.seed)
-  module = t5.T5(config.objective.model)
-  params = module.init(key, ids_B1, ids_B1 == 0, ids_B1)
+  params = config.objective.init(jax.random.key(config.seed))
   return _laid(layout, (params, _optimizer(config).init(params)))
 
 
@@ -155,15 +148,18 @@ def step(
 ):
   """One update. Returns parameters, state and the means of the step."""
   objective = config.objective
-  arrays = [_arrays(batch, layout) for batch in micro_batches]
+  micro_batches = [_spread(batch, layout) for batch in micro_batches]
   sums = jax.eval_shape(
-      functools.partial(_sums, objective), params, teacher_params, arrays[0]
+      functools.partial(_sums, objective),
+      params,
+      teacher_params,
+      micro_batches[0],
   )
   zeros = functools.partial(
       jax.tree.map, lambda like: jnp.zeros(like.shape, like.dtype)
   )
   total = zeros((sums, params))
-  for each in arrays:
+  for each in micro_batches:
     total = _add_gradient(objective, params, teacher_params, total, each)
   params, state, means = _update(config, layout, params, state, total)
   return params, state, jax.tree.map(float, means)
@@ -178,11 +174,11 @@ def held_out(
 ) -> dict:
   """Means over the real target tokens of some batches."""
   sums = [
-      _sums(config.objective, params, teacher_params, _arrays(batch, layout))
+      _sums(config.objective, params, teacher_params, _spread(batch, layout))
       for batch in batches
   ]
   total = jax.tree.map(lambda *values: sum(values), *sums)
-  return jax.tree.map(float, _means(total))
+  return jax.tree.map(float, config.objective.means(total))
 
 
 def run(
@@ -201,9 +197,10 @@ def run(
 
   Args:
     config: what to train.
-    train: (sources, targets), lists of id lists.
-    held: name -> (sources, targets), measured apart.
-    teacher_params: variables of the objective's teacher.
+    train: rows, as the config's batch takes them: (sources, targets), two
+      lists of id lists, of whole models.
+    held: name -> rows, measured apart.
+    teacher_params: variables that stay: of the objective's teacher or target.
     begin: variables at step 0; None draws them at random.
     layout: of several devices; checkpoints of one may go on on another.
 
@@ -229,7 +226,7 @@ def run(
 def _run(
     config: TrainConfig, train, held, teacher_params, begin, layout
 ) -> dict:
-  data, _ = batches_lib.batches(*train, config.batch, config.seed)
+  data, _ = config.batch.dataset(train, config.seed)
   held = {name: _one_epoch(rows, config.batch) for name, rows in held.items()}
   options = ocp.CheckpointManagerOptions(
       max_to_keep=2, enable_async_checkpointing=False
@@ -343,6 +340,6 @@ def restore(
   return params, state, start
 
 
-def _one_epoch(rows, config: batches_lib.BatchConfig):
-  dataset, count = batches_lib.batches(*rows, config, seed=0)
+def _one_epoch(rows, config):
+  dataset, count = config.dataset(rows, seed=0)
   return [dataset[i] for i in range(count)]

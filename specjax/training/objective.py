@@ -67,6 +67,22 @@ class Objective:
           self.teacher.vocab_size,
       )
 
+  @property
+  def head_width(self) -> int:
+    """K of the student."""
+    return self.model.d_kv
+
+  def init(self, key):
+    """Random variables of the student."""
+    ids_B1 = jnp.zeros((1, 1), jnp.int32)
+    return t5.T5(self.model).init(key, ids_B1, ids_B1 == 0, ids_B1)
+
+  def means(self, sums) -> dict[str, jax.Array]:
+    """Means over the tokens, and how many those are."""
+    tokens = sums["tokens"]
+    means = {name: value / tokens for name, value in sums.items()}
+    return means | {"tokens": tokens}
+
   def sums(self, params, teacher_params, batch) -> dict[str, jax.Array]:
     """Sums over the real target tokens of a batch.
 

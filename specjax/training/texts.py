@@ -16,7 +16,7 @@ from specjax import pipeline
 from specjax import settings as settings_lib
 from specjax import writing as writing_lib
 
-_PART = 1024  # rows of a file: what a kill can cost
+PART = 1024  # rows of a file: what a kill can cost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +42,12 @@ def written(
     writing: Writing,
     folder: pathlib.Path,
     tick: Callable[[int], None] = lambda rows: None,
+    part: int = PART,
 ) -> list[list[int]]:
   """The teacher's output ids for each source.
 
   What is in `folder` already is read, not made again; a run that was killed
-  goes on with the next part.
+  goes on with the rows that are missing.
 
   Args:
     teacher: a checkpoints.Checkpoint.
@@ -55,6 +56,7 @@ def written(
     folder: of this teacher's texts; those of other sources or of another
       `writing` lie in folders of their own below it.
     tick: called with the number of rows done.
+    part: rows of a file.
   """
   folder = folder / digest(sources, dataclasses.astuple(writing))
   decoder = pipeline.Decoder(teacher, batch=writing.batch)
@@ -62,25 +64,27 @@ def written(
   # By length, so that a batch holds little padding.
   order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
   out: dict[int, list[int]] = {}
-  for start in range(0, len(order), _PART):
-    rows = order[start : start + _PART]
-    path = folder / f"{start:07d}.jsonl"
-    if not path.exists():
-      results = decoder(
-          [sources[i] for i in rows],
-          settings,
-          max_new_tokens=writing.max_new_tokens,
-          max_source_tokens=writing.max_source_tokens,
-          ids=rows,
-      )
-      lines = [
-          json.dumps({"row": i, "tokens": result.tokens}) + "\n"
-          for i, result in zip(rows, results)
-      ]
-      writing_lib.write(path, "".join(lines))
+  for path in folder.glob("*.jsonl"):
     for line in path.read_text(encoding="utf-8").splitlines():
       entry = json.loads(line)
       out[entry["row"]] = entry["tokens"]
+  tick(len(out))
+  missing = [(place, row) for place, row in enumerate(order) if row not in out]
+  for start in range(0, len(missing), part):
+    places, rows = zip(*missing[start : start + part])
+    results = decoder(
+        [sources[i] for i in rows],
+        settings,
+        max_new_tokens=writing.max_new_tokens,
+        max_source_tokens=writing.max_source_tokens,
+        ids=rows,
+    )
+    made = {i: list(result.tokens) for i, result in zip(rows, results)}
+    lines = [json.dumps({"row": i, "tokens": made[i]}) + "\n" for i in rows]
+    # No other file has a row's place.
+    path = folder / f"{places[0]:07d}.jsonl"
+    writing_lib.write(path, "".join(lines))
+    out |= made
     tick(len(rows))
   return [out[i] for i in range(len(sources))]
 

@@ -1,0 +1,276 @@
+"""What a target's states are along its own texts: made once, kept on disk.
+
+Heads learn from the states that feed the target's output matrix (or others,
+by their tap), at every token of a prompt and its answer. One pass over each
+text gives them; they lie as bfloat16, a file for some hundred rows, and are
+mapped into memory when they are read. A run that was stopped goes on with the
+next file.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import shutil
+from typing import Callable, NamedTuple, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import checkpoints
+from specjax import checks
+from specjax import errors
+from specjax import writing
+from specjax.data import batches
+from specjax.decoding import requests as requests_lib
+from specjax.models import cache as cache_lib
+from specjax.models import reading
+
+PART = 256  # rows of a file
+# The state that feeds the output matrix, behind the final norm.
+LAST = -1
+_TOKENS = 4096  # of one pass
+_SPARE = 2**28  # bytes of a disk that are left free
+
+
+class Row(NamedTuple):
+  """One text of a target's: what it was asked, and what it answered.
+
+  Attributes:
+    source: what an encoder reads, else None.
+    prompt: ids that the decoder begins with.
+    answer: its own ids.
+  """
+
+  source: tuple[int, ...] | None
+  prompt: tuple[int, ...]
+  answer: tuple[int, ...]
+
+  @property
+  def ids(self) -> tuple[int, ...]:
+    """All that the decoder reads."""
+    return self.prompt + self.answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+  """Rows, and the states along them.
+
+  Attributes:
+    rows: the texts.
+    folder: of the files.
+    width: D.
+  """
+
+  rows: Sequence[Row]
+  folder: pathlib.Path
+  width: int
+
+  def __len__(self) -> int:
+    return len(self.rows)
+
+  @functools.cached_property
+  def start_R(self) -> np.ndarray:
+    """Where each row begins among all tokens; one more for the end."""
+    lengths = [len(row.ids) for row in self.rows]
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+  @property
+  def parts(self) -> list[range]:
+    """The rows of each file."""
+    starts = range(0, len(self.rows), PART)
+    return [range(i, min(i + PART, len(self.rows))) for i in starts]
+
+  def file(self, part: range) -> pathlib.Path:
+    """Where the states of some rows lie."""
+    return self.folder / f"{part.start:07d}.npy"
+
+  @functools.cached_property
+  def _maps(self) -> list[np.ndarray]:
+    return [np.load(self.file(part), mmap_mode="r") for part in self.parts]
+
+  def states(self, row: int) -> np.ndarray:
+    """hidden_TD of a row, bfloat16."""
+    part = self.parts[row // PART]
+    start = self.start_R[row] - self.start_R[part.start]
+    length = len(self.rows[row].ids)
+    bits_TD = self._maps[row // PART][start : start + length]
+    return np.asarray(bits_TD).view(jnp.bfloat16)
+
+  def bytes_of(self, parts: Sequence[range]) -> int:
+    """What some files take on disk."""
+    tokens = sum(
+        self.start_R[part.stop] - self.start_R[part.start] for part in parts
+    )
+    return int(tokens) * self.width * 2
+
+
+def build(
+    target: checkpoints.Checkpoint,
+    rows: Sequence[Row],
+    folder: pathlib.Path,
+    *,
+    tap: int = LAST,
+    tick: Callable[[int], None] = lambda rows: None,
+) -> Store:
+  """Reads the texts; what is in `folder` already is not read again.
+
+  Args:
+    target: whose states they are.
+    rows: its texts.
+    folder: of these rows, this target and this tap alone.
+    tap: which states, as models number them.
+    tick: called with the number of rows done.
+
+  Raises:
+    errors.UserError: the disk has no room for them.
+  """
+  store = Store(rows, folder, target.module.config.d_model)
+  missing = [part for part in store.parts if not store.file(part).exists()]
+  _check_room(store, missing)
+  tick(len(rows) - sum(map(len, missing)))
+  for part in missing:
+    bits = np.concatenate(_read_rows(target, [rows[i] for i in part], tap))
+    with writing.whole(store.file(part)) as path, path.open("wb") as file:
+      np.save(file, bits)
+    tick(len(part))
+  return store
+
+
+def _check_room(store: Store, missing: Sequence[range]) -> None:
+  """Refuses what would fill the disk.
+
+  Raises:
+    errors.UserError: one line, with what it takes and what is free.
+  """
+  needed, place = store.bytes_of(missing), store.folder
+  while not place.exists():
+    place = place.parent
+  free = shutil.disk_usage(place).free
+  if missing and needed + _SPARE > free:
+    tokens = sum(len(store.rows[i].ids) for part in missing for i in part)
+    raise errors.UserError(
+        f"out: the states of {tokens:,} tokens take {needed / 2**30:.2f} GiB,"
+        f" and {os.fspath(place)} has {free / 2**30:.2f} GiB free; give another"
+        " out, or fewer prompts"
+    )
+
+
+def _read_rows(target, rows: Sequence[Row], tap: int) -> list[np.ndarray]:
+  """States of each row as the bits of bfloat16, some rows a pass."""
+  width_of = requests_lib.source_width
+  shapes = [
+      (width_of(len(row.source or ())), width_of(len(row.ids))) for row in rows
+  ]
+  rows_of = lambda source, text: _TOKENS // (source + text)
+  out: list[np.ndarray] = [np.empty(0)] * len(rows)
+  for (source, text), count, chosen in batches.plan(shapes, rows_of, seed=0):
+    blank = [()] * (count - len(chosen))
+    texts_BT, _ = batches.pad([rows[i].ids for i in chosen] + blank, text)
+    source_BL = mask_BL = None
+    if rows[0].source is not None:
+      sources = [rows[i].source for i in chosen]
+      source_BL, length_B = batches.pad(sources + blank, source)
+      mask_BL = np.arange(source) < np.maximum(length_B, 1)[:, None]
+    bits_BTD = np.asarray(
+        _states(
+            target.module, tap, target.params, texts_BT, source_BL, mask_BL
+        )
+    )
+    for place, i in enumerate(chosen):
+      out[i] = bits_BTD[place, : len(rows[i].ids)]
+  return out
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _states(module, tap: int, params, texts_BT, source_BL, mask_BL):
+  """Bits of hidden_BTD; what stands behind a text is never seen by it."""
+  memory = reading.encode(module, params, source_BL, mask_BL)
+  query = cache_lib.whole_query(texts_BT)
+  # Of the logits that are not wanted, as few as can be.
+  _, _, (hidden_BTD,) = module.apply(
+      params, query, None, memory, taps=(tap,), newest=True, method="decode"
+  )
+  return jax.lax.bitcast_convert_type(
+      hidden_BTD.astype(jnp.bfloat16), jnp.uint16
+  )
+
+
+class Batch(NamedTuple):
+  """Texts and their states, padded with 0.
+
+  Attributes:
+    ids_BT: tokens.
+    answer_BT: True at those that the target wrote.
+    states_BTD: the target's at each of them, bfloat16.
+  """
+
+  ids_BT: np.ndarray
+  answer_BT: np.ndarray
+  states_BTD: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchConfig:
+  """How rows of a store become batches.
+
+  Attributes:
+    lengths: T of the buckets, rising; longer texts are cut.
+    cost: tokens of a batch.
+    prompts: with their prompts; else from two tokens before the answer on:
+      what a draft of its first token is made from.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
+  """
+
+  lengths: tuple[int, ...]
+  cost: int
+  prompts: bool = False
+
+  def __post_init__(self):
+    batches.check_lengths("lengths", self.lengths)
+    errors.require(
+        checks.is_whole(self.cost, 1), "cost", "give 1 or more", self.cost
+    )
+
+  def dataset(self, store: Store, seed: int):
+    """An endless dataset of `Batch`, and how many are one epoch."""
+    one_epoch = _Batches(store, self, seed)
+    return batches.endless(one_epoch, seed), len(one_epoch)
+
+
+class _Batches:
+  """Random access to the batches of one pass over a store."""
+
+  def __init__(self, store: Store, config: BatchConfig, seed: int):
+    self._store = store
+    self._skip = [
+        0 if config.prompts else max(0, len(row.prompt) - 2)
+        for row in store.rows
+    ]
+    shapes = [
+        (batches.bucket(config.lengths, len(row.ids) - skip),)
+        for row, skip in zip(store.rows, self._skip)
+    ]
+    self._plan = batches.plan(shapes, lambda T: config.cost // T, seed)
+
+  def __len__(self) -> int:
+    return len(self._plan)
+
+  def __getitem__(self, index) -> Batch:
+    (width,), count, chosen = self._plan[int(index)]
+    store = self._store
+    batch = Batch(
+        ids_BT=np.zeros((count, width), np.int32),
+        answer_BT=np.zeros((count, width), bool),
+        states_BTD=np.zeros((count, width, store.width), jnp.bfloat16),
+    )
+    for place, i in enumerate(chosen):
+      row, skip = store.rows[i], self._skip[i]
+      ids = row.ids[skip : skip + width]
+      batch.ids_BT[place, : len(ids)] = ids
+      batch.answer_BT[place, len(row.prompt) - skip : len(ids)] = True
+      batch.states_BTD[place, : len(ids)] = store.states(i)[skip:][: len(ids)]
+    return batch

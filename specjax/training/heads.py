@@ -1,0 +1,308 @@
+"""Draft heads: the target is asked, its answers are kept, heads learn them.
+
+    python -m specjax.train --config configs/train_heads.py:smollm2_medusa
+
+Requests are built from the corpus (data.asks); the target answers them, by
+argmax and by sampling; one pass over each answer gives the states that heads
+read (training.features). Both lie under <out> and serve all heads of a target.
+Heads go to <out>/<name>/heads.safetensors, with their curves and how often
+they were right on held-out requests beside it.
+
+A kind of heads is an entry of KINDS: from its section of the config and the
+target it makes an objective as training.loop wants it, which also has
+
+  heads: dataclass of the heads' shape, written with them
+  prompts: whether it learns from the prompts' states, too
+  depth: places of a draft
+  frozen(target, rows): what stays, of the target's variables and of the texts
+    that are learnt from; in the place of a teacher's variables
+  begin(frozen): variables at step 0
+  ranks(params, frozen, batch, ranks): how often the target's token was
+    the one of each rank at each place, found_MC; of how many, known_M
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from typing import Any, Callable, Sequence
+
+import jax
+import numpy as np
+import tqdm
+
+from specjax import checkpoints
+from specjax import checks
+from specjax import errors
+from specjax import search
+from specjax import settings
+from specjax import topology
+from specjax import writing
+from specjax.checkpoints import heads as heads_file
+from specjax.checkpoints import resolve
+from specjax.data import asks
+from specjax.data import corpus
+from specjax.training import curves
+from specjax.training import features
+from specjax.training import loop
+from specjax.training import medusa
+from specjax.training import optimizer
+from specjax.training import texts
+
+# Kind of heads -> (section of a config, target) -> objective.
+KINDS: dict[str, Callable[[Any, checkpoints.Checkpoint], Any]] = {
+    "medusa": medusa.make,
+}
+# How far to go: what comes later is left for another day.
+STAGES = ("answers", "states", "heads")
+# Answers of a file: what a kill can cost.
+_PART = 256
+_RANKS = 8
+_TREES = (4, 8, 16, 24, 32, 48, 64)
+
+
+def train(config) -> None:
+  """Makes answers and states where they are missing, then trains all heads.
+
+  Raises:
+    errors.UserError: the config can't be trained here; one line.
+  """
+  check_options(config)
+  target = checkpoints.load(config.target)
+  made = {
+      name: KINDS[entry.kind](entry, target)
+      for name, entry in config.heads.items()
+  }
+  runs = {name: run_config(config, name, each) for name, each in made.items()}
+  compiled = pathlib.Path(config.out).absolute() / "compiled"
+  jax.config.update("jax_compilation_cache_dir", str(compiled))
+  rows = {
+      split: answered(config, target, split, count)
+      for split, count in (
+          ("train", config.prompts),
+          ("dev", config.held_out_prompts),
+      )
+  }
+  if config.until == "answers":
+    return
+  stores = {split: states(config, target, each) for split, each in rows.items()}
+  if config.until == "states":
+    return
+  for name, run in runs.items():
+    train_one(config, run, target, stores)
+
+
+def check_options(config) -> None:
+  """Refuses options of all heads.
+
+  Raises:
+    errors.UserError: a value is out of its range; the message names it.
+  """
+  for field, known in (("texts", asks.TEXTS), ("until", STAGES)):
+    errors.require(
+        config[field] in known,
+        field,
+        f"give one of {', '.join(known)}",
+        config[field],
+    )
+  for field in (
+      "prompts", "held_out_prompts", "max_new_tokens", "answer_batch",
+  ):
+    errors.require(
+        checks.is_whole(config[field], 1),
+        field,
+        "give 1 or more",
+        config[field],
+    )
+  share = config.greedy_share
+  errors.require(
+      checks.is_number(share) and 0 <= share <= 1,
+      "greedy_share",
+      "give a number from 0 to 1",
+      share,
+  )
+  settings.Settings(temperature=config.temperature)
+  for name, entry in config.heads.items():
+    errors.require(
+        entry.kind in KINDS,
+        f"heads.{name}.kind",
+        f"give one of {', '.join(KINDS)}",
+        entry.kind,
+    )
+
+
+def run_config(config, name: str, objective) -> loop.TrainConfig:
+  """The frozen form of the config's section on some heads."""
+  return loop.TrainConfig(
+      name=name,
+      objective=objective,
+      optimizer=optimizer.OptimizerConfig(
+          matrix_rate=config.matrix_rate,
+          embedding_rate=config.other_rate,
+          other_rate=config.other_rate,
+          warmup=config.warmup,
+          steps=config.heads[name].steps,
+          decay=config.decay,
+          weight_decay=config.weight_decay,
+      ),
+      batch=features.BatchConfig(
+          lengths=tuple(config.lengths),
+          cost=config.cost,
+          prompts=objective.prompts,
+      ),
+      micro_batches=config.micro_batches,
+      seed=config.seed,
+      out=pathlib.Path(config.out),
+      evaluate_every=config.evaluate_every,
+      checkpoint_every=config.checkpoint_every,
+  )
+
+
+def answered(config, target, split: str, count: int) -> list[features.Row]:
+  """Requests of a split with the target's answers, made where missing.
+
+  Of `train` a share is answered by argmax and the rest sampled; held-out ones
+  all by argmax: what is right there is what the target would say.
+
+  Raises:
+    errors.UserError: the corpus can't be had, or gives no requests.
+  """
+  folder = pathlib.Path(config.corpus)
+  corpus.build(folder)
+  known = asks.evaluation_texts(config.evaluation_prompts)
+  stream = asks.TEXTS[config.texts](folder, split, config.seed)
+  chosen, overlap = asks.choose(stream, count, known)
+  if not chosen:
+    raise errors.UserError(f"corpus: {folder} gives no requests of {split}")
+  kinds = ", ".join(f"{n} {kind}" for kind, n in asks.counts(chosen).items())
+  print(f"{split}: {len(chosen)} requests ({kinds})")
+  if known:
+    print(f"{split}: {overlap}")
+  said = [ask.text for ask in chosen]
+  share = 1.0 if split == "dev" else config.greedy_share
+  place = np.arange(len(said))
+  # Spread evenly, so that each kind of request has its share of both.
+  greedy = np.floor((place + 1) * share) > np.floor(place * share)
+  rows: list[features.Row | None] = [None] * len(said)
+  questions = target.ask(said, config.max_source_tokens)
+  for temperature, mine in ((0.0, greedy), (config.temperature, ~greedy)):
+    members = np.flatnonzero(mine)
+    if not len(members):
+      continue
+    how = texts.Writing(
+        temperature,
+        max_new_tokens=config.max_new_tokens,
+        max_source_tokens=config.max_source_tokens,
+        batch=config.answer_batch,
+    )
+    with _bar(f"{split}, temperature {temperature:g}", len(members)) as bar:
+      answers = texts.written(
+          target,
+          [said[i] for i in members],
+          how,
+          _folder(config, "answers", target),
+          bar.update,
+          _PART,
+      )
+    for i, answer in zip(members, answers):
+      rows[i] = features.Row(*questions[i], tuple(answer))
+  return rows
+
+
+def states(config, target, rows: Sequence[features.Row]) -> features.Store:
+  """The target's states along some rows, made where missing.
+
+  Raises:
+    errors.UserError: the disk has no room for them.
+  """
+  key = texts.digest(config.tap, rows)
+  folder = _folder(config, "states", target) / key
+  tokens = sum(len(row.ids) for row in rows)
+  size = tokens * target.module.config.d_model * 2
+  print(f"states of {tokens:,} tokens: {size / 2**20:,.0f} MiB in {folder}")
+  with _bar("states", len(rows)) as bar:
+    return features.build(
+        target, rows, folder, tap=config.tap, tick=bar.update
+    )
+
+
+def train_one(config, run: loop.TrainConfig, target, stores) -> None:
+  """Trains heads and writes them, their curves and their acceptance."""
+  # What it reads is part of the recipe.
+  data = texts.digest(*(str(store.folder) for store in stores.values()))
+  run = dataclasses.replace(run, data=data)
+  objective = run.objective
+  frozen = objective.frozen(target, stores["train"].rows)
+  params = loop.run(
+      run,
+      stores["train"],
+      {"answers": stores["dev"]},
+      frozen,
+      objective.begin(frozen),
+  )
+  path = run.folder / "heads.safetensors"
+  listed = getattr(frozen, "listed", None)
+  made = heads_file.Heads(
+      config.heads[run.name].kind,
+      dataclasses.asdict(objective.heads),
+      params,
+      None if listed is None else np.asarray(listed.ids_W),
+  )
+  heads_file.save(path, made, target)
+  curves.draw(run.folder / "log.jsonl", run.folder / "curves.png")
+  figures = acceptance(run, params, frozen, stores["dev"])
+  text = json.dumps(figures, indent=2) + "\n"
+  writing.write(run.folder / "acceptance.json", text)
+  rates = " ".join(f"{rate:.2f}" for rate in figures["accepted"])
+  size = path.stat().st_size / 1e6
+  print(
+      f"{run.name}: held-out acceptance by position {rates},"
+      f" {figures['tokens']:.2f} tokens a pass; {path} ({size:.1f} MB)"
+  )
+
+
+def acceptance(run: loop.TrainConfig, params, frozen, store) -> dict[str, Any]:
+  """How often drafts would be right, by position and by rank.
+
+  Returns:
+    accepted: of chains, where all before were; tokens: that a pass then gives,
+    its own among them; chance: of each rank at each position to be the
+    target's token, whatever came before; trees: the best of some sizes by
+    these chances.
+  """
+  objective = run.objective
+  dataset, count = run.batch.dataset(store, 0)
+  batches = [dataset[i] for i in range(count)]
+  means = loop.held_out(run, params, frozen, batches)
+  accepted = [means[f"accepted_{m + 1}"] for m in range(objective.depth)]
+  ranks = jax.jit(functools.partial(objective.ranks, ranks=_RANKS))
+  counts = [ranks(params, frozen, batch) for batch in batches]
+  found_MC, known_M = map(sum, zip(*counts))
+  chance_MC = np.asarray(found_MC) / np.maximum(np.asarray(known_M), 1)[:, None]
+  best = search.Best(chance_MC.tolist(), max(_TREES))
+  trees = {
+      nodes: {
+          "tokens": 1.0 + float(best.worth[nodes]),
+          "paths": topology.dump(best.tree(nodes).paths),
+      }
+      for nodes in _TREES
+      if best.worth[nodes] > -np.inf
+  }
+  return {
+      "accepted": accepted,
+      "tokens": 1.0 + float(np.sum(np.cumprod(accepted))),
+      "chance": np.round(chance_MC, 4).tolist(),
+      "trees": trees,
+  }
+
+
+def _folder(config, what: str, target) -> pathlib.Path:
+  """Where a target's answers or states lie: apart by its weights."""
+  path = resolve.resolve(config.target, hint="")
+  weights = [path] if path.is_file() else path.glob("*.safetensors")
+  digest = texts.digest_of_files(weights)
+  return pathlib.Path(config.out).absolute() / what / digest
+
+
+def _bar(name: str, total: int) -> tqdm.tqdm:
+  return tqdm.tqdm(total=total, desc=name, unit="row")

@@ -1,0 +1,207 @@
+"""What Medusa's heads learn (arXiv 2401.10774), the target staying as it is.
+
+  loss = sum over heads m of fade^(m - 1) * cross-entropy of token t + 1 + m
+
+given the target's state at t; the paper's Medusa-1 has fade 1, its own code
+for two-stage training .8. Only tokens that the target wrote are learnt.
+"""
+
+import dataclasses
+from typing import Any, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from specjax import checkpoints
+from specjax import checks
+from specjax import errors
+from specjax.checkpoints import families
+from specjax.models import medusa
+from specjax.training import features
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+  """The loss of heads on a target that stays.
+
+  Attributes:
+    heads: their shape.
+    target: shape of the target.
+    fade: weight of each head against the one before it, in (0, 1].
+
+  Raises:
+    errors.UserError: fade is out of its range.
+  """
+
+  heads: medusa.MedusaConfig
+  target: Any
+  fade: float = 1.0
+
+  # There are no queries to slow down.
+  head_width = 1
+  # Whether it learns from the prompts' states, too.
+  prompts = False
+
+  def __post_init__(self):
+    errors.require(
+        checks.is_number(self.fade) and 0 < self.fade <= 1,
+        "fade",
+        "give a number in (0, 1]",
+        self.fade,
+    )
+
+  @property
+  def depth(self) -> int:
+    """Places of a draft: M."""
+    return self.heads.heads
+
+  def init(self, key):
+    """Variables of the heads, which begin as the target's own output."""
+    states_11D = jnp.zeros((1, 1, self.heads.d_model))
+    module = medusa.Medusa(self.heads)
+    return module.init(key, states_11D, method="everything")
+
+  def frozen(
+      self, target: checkpoints.Checkpoint, rows: Sequence[features.Row]
+  ) -> medusa.MedusaParams:
+    """What stays, and the ids that heads choose from: the rows' commonest."""
+    listed = None
+    if self.heads.listed:
+      ids_W = commonest(rows, self.heads.vocab_size, self.heads.listed)
+      kernel = medusa.output_kernel(target.module, target.params, ids_W)
+      listed = medusa.Listed(jnp.asarray(ids_W), kernel)
+    return medusa.MedusaParams((), target.params, listed)
+
+  def begin(self, frozen: medusa.MedusaParams):
+    """Variables at step 0: own output matrices are copies of the target's."""
+    params = self.init(jax.random.key(0))
+    if self.heads.own:
+      if frozen.listed is not None:
+        kernel = frozen.listed.kernel
+      else:
+        kernel = medusa.output_kernel(self._target, frozen.target)
+      for i in range(self.heads.heads):
+        params["params"][f"out_{i}"]["kernel"] = kernel
+    return params
+
+  @property
+  def _target(self):
+    """The target's module."""
+    return families.of(self.target).module(self.target)
+
+  def sums(self, params, frozen, batch) -> dict[str, jax.Array]:
+    """Sums over the places of a batch; see training.loop.
+
+    What is not among the ids that heads choose from teaches nothing, and is
+    never accepted. `reached_m` counts the places where all heads before m were right,
+    `accepted_m` those of them where m is, too.
+    """
+    out = {"loss": 0.0}
+    reached_BT = True
+    heads = self._heads(params, frozen, batch)
+    for m, (logits_BTW, label_BT, known_BT, there_BT) in enumerate(heads, 1):
+      losses_BT = optax.softmax_cross_entropy_with_integer_labels(
+          logits_BTW, label_BT
+      )
+      total = lambda value_BT: jnp.sum(value_BT).astype(jnp.float32)
+      loss = total(losses_BT * there_BT)
+      right_BT = there_BT & (jnp.argmax(logits_BTW, axis=-1) == label_BT)
+      judged_BT = known_BT & reached_BT
+      reached_BT = judged_BT & right_BT
+      out |= {
+          "loss": out["loss"] + self.fade ** (m - 1) * loss,
+          f"cross_entropy_{m}": loss,
+          f"known_{m}": total(known_BT),
+          f"there_{m}": total(there_BT),
+          f"reached_{m}": total(judged_BT),
+          f"accepted_{m}": total(reached_BT),
+      }
+    return out | {"tokens": out["known_1"]}
+
+  def means(self, sums) -> dict[str, jax.Array]:
+    """Loss, and of each head its loss and how often it is accepted."""
+    tokens = jnp.maximum(sums["tokens"], 1)
+    out = {"loss": sums["loss"] / tokens, "tokens": sums["tokens"]}
+    for m in range(1, self.depth + 1):
+      of = lambda what, among: sums[f"{what}_{m}"] / jnp.maximum(
+          sums[f"{among}_{m}"], 1
+      )
+      out[f"cross_entropy_{m}"] = of("cross_entropy", "there")
+      out[f"accepted_{m}"] = of("accepted", "reached")
+    return out
+
+  def ranks(self, params, frozen, batch, ranks: int):
+    """Where the target's token stands among each head's likeliest.
+
+    Returns:
+      found_MC: how often it was the one of each rank; and how often there was
+      one, known_M.
+    """
+    found, known = [], []
+    heads = self._heads(params, frozen, batch)
+    for logits_BTW, label_BT, known_BT, there_BT in heads:
+      own_BT1 = jnp.take_along_axis(logits_BTW, label_BT[..., None], axis=-1)
+      rank_BT = jnp.sum(logits_BTW > own_BT1, axis=-1)
+      at_BTC = there_BT[..., None] & (rank_BT[..., None] == jnp.arange(ranks))
+      found.append(jnp.sum(at_BTC, axis=(0, 1)))
+      known.append(jnp.sum(known_BT))
+    return jnp.stack(found), jnp.stack(known)
+
+  def _heads(self, params, frozen, batch):
+    """Of each head logits_BTW, and the token that it is to give.
+
+    Yields:
+      logits; the token's place among them; whether there is such a token; and
+      whether it is among those that the head chooses from.
+    """
+    logits_BTMW = medusa.logits(
+        medusa.Medusa(self.heads),
+        self._target,
+        frozen.replace(heads=params),
+        batch.states_BTD.astype(jnp.float32),
+        self.heads.heads,
+    )
+    for m in range(self.heads.heads):
+      label_BT = _later(batch.ids_BT, m + 2)
+      known_BT = there_BT = _later(batch.answer_BT, m + 2)
+      if frozen.listed is not None:
+        ids_W = frozen.listed.ids_W
+        place_BT = jnp.searchsorted(ids_W, label_BT)
+        place_BT = jnp.minimum(place_BT, self.heads.width - 1)
+        there_BT = known_BT & (ids_W[place_BT] == label_BT)
+        label_BT = place_BT
+      yield logits_BTMW[:, :, m], label_BT, known_BT, there_BT
+
+
+def make(entry, target: checkpoints.Checkpoint) -> Objective:
+  """The objective of a config's section on Medusa's heads.
+
+  Raises:
+    errors.UserError: an option is out of its range.
+  """
+  config = target.module.config
+  shape = medusa.MedusaConfig(
+      d_model=config.d_model,
+      vocab_size=config.vocab_size,
+      heads=entry.heads,
+      blocks=entry.blocks,
+      own=entry.own,
+      listed=entry.listed,
+  )
+  return Objective(shape, config, entry.fade)
+
+
+def commonest(rows: Sequence[features.Row], size: int, count: int):
+  """The ids that answers have most often, rising; ties to the smaller id."""
+  found_V = np.bincount(
+      np.concatenate([np.asarray(row.answer, np.int64) for row in rows]),
+      minlength=size,
+  )
+  return np.sort(np.argsort(-found_V, kind="stable")[:count])
+
+
+def _later(array_BT, by: int):
+  """The same so many places later; 0 or False behind the end."""
+  return jnp.pad(array_BT, ((0, 0), (0, by)))[:, by:]

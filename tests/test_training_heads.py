@@ -1,0 +1,363 @@
+"""Draft heads: states on disk, what heads learn, and the door."""
+
+import collections
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import checkpoints
+from specjax import errors
+from specjax import pipeline
+from specjax import train
+from specjax.checkpoints import heads as heads_file
+from specjax.models import cache as cache_lib
+from specjax.models import medusa
+from specjax.training import features
+from specjax.training import log as log_lib
+from specjax.training import medusa as medusa_training
+from tests import tiny
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+  with tiny.quick_compilation():
+    yield
+
+
+@pytest.fixture(scope="module", name="family")
+def fixture_family(tmp_path_factory):
+  """A T5 and a Llama, with their tokenizers."""
+  made = {}
+  for name, write in (
+      ("t5", tiny.write_family),
+      ("llama", lambda folder: tiny.write_decoders(folder, tiny.LLAMA)),
+  ):
+    made[name] = write(tmp_path_factory.mktemp(name))["target"]
+  return made
+
+
+def rows_of(kind, count=5):
+  rng = np.random.default_rng(0)
+  ids = lambda n: tuple(rng.integers(3, 50, n).tolist())
+  source = lambda: ids(6) if kind == "t5" else None
+  prompt = lambda: (0,) if kind == "t5" else ids(rng.integers(2, 9))
+  return [
+      features.Row(source(), prompt(), ids(rng.integers(3, 12)))
+      for _ in range(count)
+  ]
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_states_are_those_of_each_text_alone(kind, family, tmp_path, monkeypatch):
+  """Whatever stands beside it, in bfloat16; a stopped run goes on."""
+  target, rows = checkpoints.load(family[kind]), rows_of(kind)
+  monkeypatch.setattr(features, "PART", 2)
+  store = features.build(target, rows, tmp_path / "states")
+  files = sorted((tmp_path / "states").iterdir())
+  assert len(files) == 3
+  assert sum(file.stat().st_size for file in files) >= store.bytes_of(
+      store.parts
+  )
+  module = target.module
+  for i, row in enumerate(rows):
+    memory = None
+    if row.source:
+      source_1L = jnp.asarray([row.source])
+      memory = module.apply(
+          target.params, source_1L, source_1L >= 0, method="encode"
+      )
+    query = cache_lib.whole_query(jnp.asarray([row.ids]))
+    _, _, (want_1TD,) = module.apply(
+        target.params, query, None, memory, taps=(-1,), method="decode"
+    )
+    got_TD = store.states(i).astype(np.float32)
+    np.testing.assert_allclose(got_TD, want_1TD[0], rtol=0.01, atol=1e-3)
+  before = [file.read_bytes() for file in files]
+  files[1].unlink()
+  done = []
+  features.build(target, rows, tmp_path / "states", tick=done.append)
+  assert done == [3, 2]
+  assert [file.read_bytes() for file in files] == before
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_work(
+    family, tmp_path, monkeypatch
+):
+  target = checkpoints.load(family["llama"])
+  usage = collections.namedtuple("usage", "total used free")(10, 9, 2**20)
+  monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+  with pytest.raises(errors.UserError, match="^out: the states of .* tokens"):
+    features.build(target, rows_of("llama"), tmp_path / "new" / "states")
+  assert not (tmp_path / "new").exists()
+
+
+def test_batches_begin_where_the_first_draft_is_made_from(family, tmp_path):
+  target, rows = checkpoints.load(family["llama"]), rows_of("llama", 7)
+  store = features.build(target, rows, tmp_path)
+  short = features.BatchConfig(lengths=(8, 16), cost=32)
+  whole = dataclasses.replace(short, lengths=(32,), prompts=True)
+  for config, skip in ((short, lambda row: max(0, len(row.prompt) - 2)),
+                       (whole, lambda row: 0)):
+    data, count = config.dataset(store, 0)
+    seen = []
+    for batch in (data[i] for i in range(count)):
+      for ids, answer, states in zip(*batch):
+        if not answer.any():
+          continue
+        [i] = [
+            i for i, row in enumerate(rows)
+            if tuple(ids[answer]) == row.answer
+        ]
+        row = rows[i]
+        want = row.ids[skip(row) :]
+        assert tuple(ids[: len(want)]) == want and not ids[len(want) :].any()
+        np.testing.assert_array_equal(
+            states[: len(want)], store.states(i)[skip(row) :]
+        )
+        seen.append(i)
+    assert sorted(seen) == list(range(7))
+
+
+def objective_of(target, **options):
+  config = target.module.config
+  shape = medusa.MedusaConfig(config.d_model, config.vocab_size, heads=2)
+  return medusa_training.Objective(shape, config, **options)
+
+
+def test_heads_learn_what_stands_behind_the_next_token(family):
+  """Head m of the state at t: token t + 1 + m, of the answer alone."""
+  target = checkpoints.load(family["llama"])
+  objective = objective_of(target, fade=0.5)
+  rng = np.random.default_rng(0)
+  ids_BT = np.array([[5, 6, 7, 8, 9, 0], [4, 3, 5, 0, 0, 0]])
+  # Of the second row the only token of the answer is head 1's, at t = 0.
+  answer_BT = np.array([[0, 0, 1, 1, 1, 0], [0, 0, 1, 0, 0, 0]], bool)
+  states_BTD = jnp.asarray(rng.normal(size=(2, 6, 16)), jnp.bfloat16)
+  batch = features.Batch(ids_BT, answer_BT, states_BTD)
+  frozen = objective.frozen(target, ())
+  params = objective.begin(frozen)
+  sums = objective.sums(params, frozen, batch)
+  logits_BTV = target.module.apply(
+      target.params, states_BTD.astype(jnp.float32), method="head"
+  )
+  log_p = np.asarray(jax.nn.log_softmax(logits_BTV))
+  first = [(0, 0, 7), (0, 1, 8), (0, 2, 9), (1, 0, 5)]
+  second = [(0, 0, 8), (0, 1, 9)]
+  losses = [-sum(log_p[at] for at in places) for places in (first, second)]
+  np.testing.assert_allclose(sums["cross_entropy_1"], losses[0], rtol=1e-4)
+  np.testing.assert_allclose(sums["cross_entropy_2"], losses[1], rtol=1e-4)
+  np.testing.assert_allclose(
+      sums["loss"], losses[0] + 0.5 * losses[1], rtol=1e-4
+  )
+  assert sums["tokens"] == sums["known_1"] == 4 and sums["known_2"] == 2
+  found_MC, known_M = objective.ranks(params, frozen, batch, 300)
+  np.testing.assert_array_equal(known_M, [4, 2])
+  np.testing.assert_array_equal(np.sum(found_MC, axis=1), [4, 2])
+  means = objective.means(sums)
+  assert means["cross_entropy_1"] == pytest.approx(losses[0] / 4, rel=1e-4)
+
+
+def test_acceptance_is_of_places_that_are_reached(monkeypatch):
+  """A head counts where those before it were right."""
+  config = tiny.LLAMA
+  shape = medusa.MedusaConfig(config.d_model, config.vocab_size, heads=2)
+  objective = medusa_training.Objective(shape, config)
+  right = jnp.array([[1, 1, 0, 0]]), jnp.array([[1, 0, 1, 1]])
+  known = jnp.ones((1, 4), bool), jnp.array([[1, 1, 1, 0]], bool)
+  label_BT = jnp.zeros((1, 4), jnp.int32)
+  logits = [jax.nn.one_hot(1 - hit_BT, 2) for hit_BT in right]
+  monkeypatch.setattr(
+      medusa_training.Objective,
+      "_heads",
+      lambda *_: zip(logits, (label_BT, label_BT), known, known),
+  )
+  means = objective.means(objective.sums((), (), ()))
+  assert means["accepted_1"] == pytest.approx(0.5)
+  assert means["accepted_2"] == pytest.approx(0.5)
+
+
+def test_own_matrices_begin_as_the_targets(family):
+  for kind in family:
+    target = checkpoints.load(family[kind])
+    config = target.module.config
+    shape = medusa.MedusaConfig(
+        config.d_model, config.vocab_size, heads=2, own=True
+    )
+    objective = medusa_training.Objective(shape, config)
+    params = objective.begin(objective.frozen(target, ()))
+    x_BTD = jnp.asarray(
+        np.random.default_rng(0).normal(size=(1, 2, config.d_model))
+    )
+    made = medusa.MedusaParams(params, ())
+    got_BTMV = medusa.logits(medusa.Medusa(shape), None, made, x_BTD, 2)
+    want_BTV = target.module.apply(target.params, x_BTD, method="head")
+    for m in range(2):
+      np.testing.assert_allclose(got_BTMV[:, :, m], want_BTV, atol=1e-4)
+
+
+def test_heads_that_choose_from_the_commonest_ids(family):
+  """Their logits are those of all ids; others are never right."""
+  target = checkpoints.load(family["llama"])
+  config = target.module.config
+  rows = [features.Row(None, (3,), (7, 7, 9, 9, 9, 5)),
+          features.Row(None, (3,), (8, 5, 4))]
+  assert medusa_training.commonest(rows, 300, 3).tolist() == [5, 7, 9]
+  rng = np.random.default_rng(0)
+  batch = features.Batch(
+      np.array([[3, 7, 7, 9, 9, 9, 5], [3, 8, 5, 4, 0, 0, 0]]),
+      np.array([[0, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0, 0]], bool),
+      jnp.asarray(rng.normal(size=(2, 7, 16)), jnp.bfloat16),
+  )
+  made = {}
+  for listed in (0, 3):
+    shape = medusa.MedusaConfig(16, config.vocab_size, heads=2, listed=listed)
+    objective = medusa_training.Objective(shape, config)
+    frozen = objective.frozen(target, rows)
+    params = objective.begin(frozen)
+    made[listed] = objective.sums(params, frozen, batch)
+    logits = medusa.logits(
+        medusa.Medusa(shape),
+        target.module,
+        frozen.replace(heads=params),
+        batch.states_BTD.astype(jnp.float32),
+        2,
+    )
+    made[f"{listed} logits"] = np.asarray(logits)
+  np.testing.assert_allclose(
+      made["3 logits"], made["0 logits"][..., [5, 7, 9]], atol=1e-4
+  )
+  # The last token of the second row is not among them.
+  assert made[3]["known_1"] == made[0]["known_1"] == 7
+  assert made[3]["there_1"] == 6 and made[3]["there_2"] == 4
+
+
+@pytest.fixture(scope="module", name="trained")
+def fixture_trained(family, tmp_path_factory):
+  """A run of the door for each target: its folder and its arguments."""
+  folder = tmp_path_factory.mktemp("trained")
+  corpus = tiny.write_corpus(folder / "corpus", rows=12)
+  made = {}
+  before = jax.config.jax_compilation_cache_dir
+  for kind, variant in (("t5", "ende_medusa"), ("llama", "smollm2_medusa")):
+    arguments = [
+        "train",
+        f"--config=configs/train_heads.py:{variant}",
+        f"--config.target={family[kind]}",
+        f"--config.corpus={corpus}",
+        f"--config.out={folder / kind}",
+        "--config.prompts=9",
+        "--config.held_out_prompts=3",
+        "--config.max_new_tokens=8",
+        "--config.answer_batch=4",
+        "--config.lengths=(16,)",
+        "--config.cost=64",
+        "--config.warmup=1",
+        "--config.evaluate_every=2",
+        f"--config.heads.{variant}.steps=3",
+        f"--config.heads.{variant}.heads=2",
+        f"--config.heads.{variant}.listed={0 if kind == 't5' else 40}",
+    ]
+    try:
+      assert train.main([*arguments, "--config.until=answers"]) == 0
+      assert not (folder / kind / "states").exists()
+      assert train.main(arguments) == 0
+    finally:
+      jax.config.update("jax_compilation_cache_dir", before)
+    made[kind] = folder / kind / variant, arguments
+  return made
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_the_door(kind, trained, family, capsys):
+  """Answers by argmax and sampled, heads that load, figures; a second is idle."""
+  folder, arguments = trained[kind]
+  lines = [
+      json.loads(line)
+      for path in (folder.parent / "answers").rglob("*.jsonl")
+      for line in path.read_text().splitlines()
+  ]
+  assert len(lines) == 12 and all(0 < len(x["tokens"]) <= 8 for x in lines)
+  assert len(list((folder.parent / "answers").glob("*/*"))) == 3
+  steps = log_lib.read(folder / "log.jsonl")
+  assert [entry["step"] for entry in steps] == [1, 2, 3]
+  assert 0 <= steps[-1]["held_out_answers_accepted_1"] <= 1
+  figures = json.loads((folder / "acceptance.json").read_text())
+  assert len(figures["accepted"]) == 2 and figures["tokens"] >= 1
+  assert np.shape(figures["chance"]) == (2, 8)
+  assert len(figures["trees"]["8"]["paths"]) == 8
+  before = (folder / "heads.safetensors").read_bytes()
+  cache = jax.config.jax_compilation_cache_dir
+  try:
+    assert train.main(arguments) == 0, capsys.readouterr().err
+  finally:
+    jax.config.update("jax_compilation_cache_dir", cache)
+  assert (folder / "heads.safetensors").read_bytes() == before
+  target = pipeline.load(family[kind])
+  texts = tiny.TEXTS[:3]
+  plain = pipeline.Decoder(target)(texts, max_new_tokens=10)
+  for shape in (None, "[[0], [1], [0, 0]]"):
+    drafts = pipeline.draft_medusa(
+        target, str(folder / "heads.safetensors"), 2, shape
+    )
+    results = pipeline.Decoder(target, drafts)(texts, max_new_tokens=10)
+    assert [x.tokens for x in results] == [x.tokens for x in plain]
+    assert all(x.drafted for x in results)
+
+
+def test_heads_of_another_target_are_refused(trained, family, tmp_path):
+  path = trained["llama"][0] / "heads.safetensors"
+  target = pipeline.load(family["llama"])
+  refused = lambda words: pytest.raises(errors.UserError, match=words)
+  with refused("family is 'llama'; this one's is 't5'"):
+    pipeline.draft_medusa(pipeline.load(family["t5"]), str(path), 1)
+  with refused("^heads: 'none' is no file"):
+    pipeline.draft_medusa(target, "none", 1)
+  with refused("^gamma: give 2 or less"):
+    pipeline.draft_medusa(target, str(path), 3)
+  (tmp_path / "cut").write_bytes(path.read_bytes()[:-9])
+  with refused("^heads: .*cut cannot be read"):
+    pipeline.draft_medusa(target, str(tmp_path / "cut"), 1)
+  with refused("holds no heads"):
+    pipeline.draft_medusa(
+        target, f"{family['llama']}/model.safetensors", 1
+    )
+  heads = heads_file.load(str(path), target, "medusa")
+  for change, words in (
+      (dict(kind="other"), "holds heads of kind 'other', not medusa"),
+      (dict(shape=heads.shape | {"heads": 3}), "is damaged"),
+      (dict(shape=heads.shape | {"heads": 0}), "is damaged"),
+      (dict(shape={"size": 3}), "is damaged"),
+      (dict(listed=None), "listed has 0 ids, not 40"),
+      (dict(listed=heads.listed[::-1]), "no rising ids"),
+      (dict(listed=heads.listed + 290), "no rising ids below 300"),
+  ):
+    changed = dataclasses.replace(heads, **change)
+    heads_file.save(tmp_path / "changed", changed, target)
+    with refused(words):
+      pipeline.draft_medusa(target, str(tmp_path / "changed"), 1)
+
+
+@pytest.mark.parametrize(
+    "option, words",
+    [
+        ("until=never", "until: give one of answers, states, heads"),
+        ("texts=none", "texts: give one of chat, prefixed"),
+        ("prompts=0", "prompts: give 1 or more"),
+        ("greedy_share=1.5", "greedy_share: give a number from 0 to 1"),
+        ("heads.ende_medusa.kind=none", "heads.ende_medusa.kind: give one of"),
+        ("heads.ende_medusa.heads=0", "heads: give 1 or more"),
+        ("heads.ende_medusa.fade=0.0", "fade: give a number in"),
+        ("lengths=(8,8)", "lengths: give rising lengths"),
+        ("temperature=-1.0", "temperature"),
+    ],
+)
+def test_bad_options_are_one_line(option, words, capsys):
+  arguments = ["train", "--config=configs/train_heads.py:ende_medusa"]
+  assert train.main([*arguments, f"--config.{option}"]) == 1
+  line = capsys.readouterr().err
+  assert words in line and line.count("\n") == 1

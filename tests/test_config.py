@@ -193,6 +193,7 @@ VALUES = {
     "draft.kind": ("none", "none"),
     "draft.checkpoint": ("a/b", "a/b"),
     "draft.table": ("a/b", "a/b"),
+    "draft.heads": ("a/b", "a/b"),
     "draft.alpha": (".5", 0.5),
     "draft.gamma": ("4", 4),
     "draft.argmax": ("true", True),

@@ -159,9 +159,8 @@ def case(draft=PLAIN, target=PLAIN, vocabulary=3):
     [
         (PLAIN, PLAIN),
         (TOP_2, Settings(temperature=1.3, top_p=0.8)),
-        (GREEDY, GREEDY),
     ],
-    ids=["plain", "filters", "greedy"],
+    ids=["plain", "filters"],
 )
 def test_the_targets_law_by_enumeration(draft, target):
   """SafeAILab/EAGLE#110, #183, #221: one round, and several."""

@@ -44,8 +44,7 @@ def test_a_run(family, tmp_path):
       draft__dynamic__nodes=6,
       draft__dynamic__top_k=3,
       draft__dynamic__depth=2,
-      measure__timed_rows=2,
-      measure__traced_rows=1,
+      data__rows=2,
       out=tmp_path / "out",
   )
   assert run.main(arguments) == 0
@@ -102,22 +101,6 @@ def test_what_is_missing_is_told_before_the_weights(family):
       for line in lines
   )
   assert any(line.startswith("target.checkpoint: ") for line in lines)
-
-
-def test_from_python(family):
-  """Chains, static trees and dynamic ones give plain decoding's texts."""
-  target = checkpoints.load(family["target"])
-  head = pipeline.draft_eagle(target, family["head"], gamma=2)
-  drafts = [
-      head,
-      pipeline.draft_tree(head, "[[0],[1],[0,0]]"),
-      pipeline.draft_dynamic(head, top_k=2, depth=2, nodes=5),
-  ]
-  texts = tiny.TEXTS[:2]
-  want = pipeline.Decoder(target)(texts, max_new_tokens=8)
-  for each in drafts:
-    got = pipeline.Decoder(target, each)(texts, max_new_tokens=8)
-    assert [x.tokens for x in got] == [x.tokens for x in want]
 
 
 def test_a_head_in_bfloat16(family):

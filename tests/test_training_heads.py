@@ -20,6 +20,7 @@ from specjax.models import medusa
 from specjax.training import features
 from specjax.training import log as log_lib
 from specjax.training import medusa as medusa_training
+from specjax.training import medusa_joint
 from tests import tiny
 
 
@@ -53,13 +54,16 @@ def rows_of(kind, count=5):
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
-def test_states_are_those_of_each_text_alone(kind, family, tmp_path, monkeypatch):
+def test_states_are_those_of_each_text_alone(
+    kind, family, tmp_path, monkeypatch
+):
   """Whatever stands beside it, in bfloat16; a stopped run goes on."""
-  target, rows = checkpoints.load(family[kind]), rows_of(kind)
+  target, rows = checkpoints.load(family[kind]), rows_of(kind, 3)
   monkeypatch.setattr(features, "PART", 2)
   store = features.build(target, rows, tmp_path / "states")
-  files = sorted((tmp_path / "states").iterdir())
-  assert len(files) == 3
+  files = [store.file(part) for part in store.parts]
+  assert sorted((tmp_path / "states").iterdir()) == sorted(files)
+  assert len(files) == 2
   assert sum(file.stat().st_size for file in files) >= store.bytes_of(
       store.parts
   )
@@ -81,7 +85,7 @@ def test_states_are_those_of_each_text_alone(kind, family, tmp_path, monkeypatch
   files[1].unlink()
   done = []
   features.build(target, rows, tmp_path / "states", tick=done.append)
-  assert done == [3, 2]
+  assert done == [2, 1]
   assert [file.read_bytes() for file in files] == before
 
 
@@ -106,7 +110,7 @@ def test_batches_begin_where_the_first_draft_is_made_from(family, tmp_path):
     data, count = config.dataset(store, 0)
     seen = []
     for batch in (data[i] for i in range(count)):
-      for ids, answer, states in zip(*batch):
+      for ids, answer, states in zip(*batch[:3]):
         if not answer.any():
           continue
         [i] = [
@@ -140,7 +144,7 @@ def test_heads_learn_what_stands_behind_the_next_token(family):
   states_BTD = jnp.asarray(rng.normal(size=(2, 6, 16)), jnp.bfloat16)
   batch = features.Batch(ids_BT, answer_BT, states_BTD)
   frozen = objective.frozen(target, ())
-  params = objective.begin(frozen)
+  params = objective.begin(target, frozen)
   sums = objective.sums(params, frozen, batch)
   logits_BTV = target.module.apply(
       target.params, states_BTD.astype(jnp.float32), method="head"
@@ -189,7 +193,7 @@ def test_own_matrices_begin_as_the_targets(family):
         config.d_model, config.vocab_size, heads=2, own=True
     )
     objective = medusa_training.Objective(shape, config)
-    params = objective.begin(objective.frozen(target, ()))
+    params = objective.begin(target, objective.frozen(target, ()))
     x_BTD = jnp.asarray(
         np.random.default_rng(0).normal(size=(1, 2, config.d_model))
     )
@@ -218,7 +222,7 @@ def test_heads_that_choose_from_the_commonest_ids(family):
     shape = medusa.MedusaConfig(16, config.vocab_size, heads=2, listed=listed)
     objective = medusa_training.Objective(shape, config)
     frozen = objective.frozen(target, rows)
-    params = objective.begin(frozen)
+    params = objective.begin(target, frozen)
     made[listed] = objective.sums(params, frozen, batch)
     logits = medusa.logits(
         medusa.Medusa(shape),
@@ -274,7 +278,7 @@ def fixture_trained(family, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_the_door(kind, trained, family, capsys):
-  """Answers by argmax and sampled, heads that load, figures; a second is idle."""
+  """Answers, heads that load, their figures; a second run has no work."""
   folder, arguments = trained[kind]
   lines = [
       json.loads(line)
@@ -307,6 +311,50 @@ def test_the_door(kind, trained, family, capsys):
     results = pipeline.Decoder(target, drafts)(texts, max_new_tokens=10)
     assert [x.tokens for x in results] == [x.tokens for x in plain]
     assert all(x.drafted for x in results)
+
+
+def test_eagles_heads_by_the_same_door(trained, family, capsys):
+  """On the answers that are there, with the states of prompts, too."""
+  folder, arguments = trained["llama"]
+  options = [x for x in arguments if ".heads=2" not in x and "listed" not in x]
+  options = [x.replace("_medusa", "_eagle") for x in options]
+  answers = folder.parent / "answers"
+  before = sorted(answers.rglob("*.jsonl"))
+  cache = jax.config.jax_compilation_cache_dir
+  try:
+    code = train.main([*options, "--config.lengths=(64,)"])
+    assert code == 0, capsys.readouterr().err
+  finally:
+    jax.config.update("jax_compilation_cache_dir", cache)
+  assert sorted(answers.rglob("*.jsonl")) == before
+  made = folder.parent / "smollm2_eagle"
+  figures = json.loads((made / "acceptance.json").read_text())
+  assert len(figures["accepted"]) == 4
+  target = pipeline.load(family["llama"])
+  drafts = pipeline.draft_eagle(target, str(made / "heads.safetensors"), 2)
+  [result] = pipeline.Decoder(target, drafts)(tiny.TEXTS[:1], max_new_tokens=6)
+  [plain] = pipeline.Decoder(target)(tiny.TEXTS[:1], max_new_tokens=6)
+  assert result.tokens == plain.tokens
+
+
+def test_a_second_stage(trained, family, tmp_path, capsys):
+  """It begins with the first one's heads, and writes a target of its own."""
+  folder, arguments = trained["t5"]
+  before = jax.config.jax_compilation_cache_dir
+  rest = [x.replace("ende_medusa", "ende_medusa2") for x in arguments]
+  start = f"--config.heads.ende_medusa2.start={folder / 'heads.safetensors'}"
+  try:
+    assert train.main([*rest, start]) == 0, capsys.readouterr().err
+  finally:
+    jax.config.update("jax_compilation_cache_dir", before)
+  made = folder.parent / "ende_medusa2"
+  tuned = pipeline.load(str(made / "hf"))
+  drafts = pipeline.draft_medusa(tuned, str(made / "heads.safetensors"), 2)
+  [result] = pipeline.Decoder(tuned, drafts)(tiny.TEXTS[:1], max_new_tokens=6)
+  [plain] = pipeline.Decoder(tuned)(tiny.TEXTS[:1], max_new_tokens=6)
+  assert result.tokens == plain.tokens
+  old = pipeline.load(family["t5"]).params["params"]["shared"]
+  assert np.any(np.asarray(tuned.params["params"]["shared"]) != old)
 
 
 def test_heads_of_another_target_are_refused(trained, family, tmp_path):
@@ -342,6 +390,45 @@ def test_heads_of_another_target_are_refused(trained, family, tmp_path):
       pipeline.draft_medusa(target, str(tmp_path / "changed"), 1)
 
 
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_a_target_that_learns_with_its_heads(kind, keep, family):
+  """Medusa-2's loss; without a step, its target is still what it was."""
+  target = checkpoints.load(family[kind])
+  config = target.module.config
+  shape = medusa.MedusaConfig(config.d_model, config.vocab_size, heads=2)
+  joint = medusa_joint.Joint(shape, config, 0.8, keep=keep)
+  apart = medusa_training.Objective(shape, config, 0.8)
+  frozen = joint.frozen(target, ())
+  params = joint.begin(target, frozen)
+  assert jax.tree.structure(params) == jax.tree.structure(
+      jax.eval_shape(joint.init, jax.random.key(0))
+  )
+  rows = rows_of(kind, 3)
+  store = features.Store(rows, None, config.d_model)
+  how = features.BatchConfig(
+      (32,), 96, prompts=True, states=False, sources=True
+  )
+  batch = how.dataset(store, 0)[0][0]
+  sums = jax.jit(joint.sums)(params, frozen, batch)
+  _, states_BTD = joint._read(params, batch)
+  with_states = batch._replace(states_BTD=states_BTD)
+  want = apart.sums(params["heads"], frozen, with_states)
+  for name in set(want) - {"loss"}:
+    np.testing.assert_allclose(sums[name], want[name], rtol=1e-4)
+  np.testing.assert_allclose(
+      sums["loss"], sums["cross_entropy_0"] + 0.2 * want["loss"], rtol=1e-4
+  )
+  if keep:
+    np.testing.assert_allclose(sums["cross_entropy_0"], 0, atol=1e-3)
+  else:
+    assert sums["cross_entropy_0"] > 0
+  slope = jax.grad(lambda x: joint.sums(x, frozen, batch)["loss"])(params)
+  moved = jax.tree.map(lambda x: bool(jnp.any(x != 0)), slope)
+  assert any(jax.tree.leaves(moved["target"]))
+  assert any(jax.tree.leaves(moved["heads"]))
+
+
 @pytest.mark.parametrize(
     "option, words",
     [
@@ -354,6 +441,7 @@ def test_heads_of_another_target_are_refused(trained, family, tmp_path):
         ("heads.ende_medusa.fade=0.0", "fade: give a number in"),
         ("lengths=(8,8)", "lengths: give rising lengths"),
         ("temperature=-1.0", "temperature"),
+        ("heads.ende_medusa.listed=-1", "listed: give 0 (all)"),
     ],
 )
 def test_bad_options_are_one_line(option, words, capsys):

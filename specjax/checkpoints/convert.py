@@ -53,17 +53,24 @@ def convert(source, destination, *, dtype: str | None = None) -> None:
   tensors, stored = _tensors(family.tidy(get, config, held), source)
   dtype = jnp.dtype(dtype or stored)
   params = hf.params_from_tensors(config, tensors, dtype, source)
-  here = lambda names: [
-      source / name for name in names if (source / name).is_file()
-  ]
   hf.save_model(
       destination,
       family.module(config, dtype=dtype),
       params,
       dtype=dtype,
-      tokenizer_file=next(iter(here(tokenizer.FILES)), None),
-      beside=here((config_lib.GENERATION, *text_tokenizer.BESIDE)),
+      **companions(source),
   )
+
+
+def companions(source: pathlib.Path) -> dict[str, Any]:
+  """What hf.save_model is to copy beside the weights of a directory."""
+  here = lambda names: [
+      source / name for name in names if (source / name).is_file()
+  ]
+  return {
+      "tokenizer_file": next(iter(here(tokenizer.FILES)), None),
+      "beside": here((config_lib.GENERATION, *text_tokenizer.BESIDE)),
+  }
 
 
 def _read(source: pathlib.Path) -> dict[str, Any]:

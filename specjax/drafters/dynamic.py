@@ -257,11 +257,7 @@ class DynamicTreeDrafter:
         -jnp.inf,
     )
     most = min(self.top_k, law.width)
-    # Of a matrix a CPU finds them without sorting all.
-    found = jax.lax.top_k(kept_BTV.reshape(-1, law.width), most)
-    best_BTW, tokens_BTW = (
-        x.reshape(*kept_BTV.shape[:-1], most) for x in found
-    )
+    best_BTW, tokens_BTW = jax.lax.top_k(kept_BTV, most)
     missing = [(0, 0), (0, 0), (0, self.top_k - most)]
     best_BTW = jnp.pad(best_BTW, missing, constant_values=-jnp.inf)
     mass_BT1 = jax.nn.logsumexp(kept_BTV, axis=-1, keepdims=True)

@@ -13,7 +13,7 @@ _FACTORS = {
 }
 _TREE = "a timed round, against Eq. 1 of a chain as deep: siblings add to it"
 LOSSY = "LOSSY: the output law is not the target's"
-NONE = "what is copied depends on where a round begins: no law, no prediction"
+NONE = "what is drafted depends on where a round begins: no law, no prediction"
 _SURE = "rounds have as many drafts as their model is sure of; theory has gamma"
 Rows = list[tuple[str, str, str]]
 

@@ -54,8 +54,8 @@ class Objective:
   noise: float = 0.1
   judges: bool = False
 
-  # It learns along the prompts, too, and from states; the target stays.
-  prompts, states, tunes = True, True, False
+  # It learns along the prompts, too, from states and sources; the target stays.
+  prompts, states, sources, tunes = True, True, True, False
   target_share = 1.0
 
   def __post_init__(self):

@@ -26,6 +26,7 @@ from specjax.data import batches
 from specjax.decoding import requests as requests_lib
 from specjax.models import cache as cache_lib
 from specjax.models import reading
+from specjax.training import texts
 
 PART = 256  # rows of a file
 # The state that feeds the output matrix, behind the final norm.
@@ -83,8 +84,9 @@ class Store:
     return [range(i, min(i + PART, len(self.rows))) for i in starts]
 
   def file(self, part: range) -> pathlib.Path:
-    """Where the states of some rows lie."""
-    return self.folder / f"{part.start:07d}.npy"
+    """Where the states of some rows lie: apart by what those rows are."""
+    rows = self.rows[part.start : part.stop]
+    return self.folder / f"{texts.digest(rows)}.npy"
 
   @functools.cached_property
   def _maps(self) -> list[np.ndarray]:
@@ -119,7 +121,7 @@ def build(
   Args:
     target: whose states they are.
     rows: its texts.
-    folder: of these rows, this target and this tap alone.
+    folder: of this target and this tap alone.
     tap: which states, as models number them.
     tick: called with the number of rows done.
 
@@ -167,16 +169,13 @@ def _read_rows(target, rows: Sequence[Row], tap: int) -> list[np.ndarray]:
   out: list[np.ndarray] = [np.empty(0)] * len(rows)
   for (source, text), count, chosen in batches.plan(shapes, rows_of, seed=0):
     blank = [()] * (count - len(chosen))
-    texts_BT, _ = batches.pad([rows[i].ids for i in chosen] + blank, text)
-    source_BL = mask_BL = None
+    ids_BT, _ = batches.pad([rows[i].ids for i in chosen] + blank, text)
+    read = dict(source_BL=None, source_mask_BL=None)
     if rows[0].source is not None:
       sources = [rows[i].source for i in chosen]
-      source_BL, length_B = batches.pad(sources + blank, source)
-      mask_BL = np.arange(source) < np.maximum(length_B, 1)[:, None]
+      read = _padded_sources(sources + blank, source)
     bits_BTD = np.asarray(
-        _states(
-            target.module, tap, target.params, texts_BT, source_BL, mask_BL
-        )
+        _states(target.module, tap, target.params, ids_BT, **read)
     )
     for place, i in enumerate(chosen):
       out[i] = bits_BTD[place, : len(rows[i].ids)]
@@ -184,10 +183,10 @@ def _read_rows(target, rows: Sequence[Row], tap: int) -> list[np.ndarray]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _states(module, tap: int, params, texts_BT, source_BL, mask_BL):
+def _states(module, tap: int, params, ids_BT, source_BL, source_mask_BL):
   """Bits of hidden_BTD; what stands behind a text is never seen by it."""
-  memory = reading.encode(module, params, source_BL, mask_BL)
-  query = cache_lib.whole_query(texts_BT)
+  memory = reading.encode(module, params, source_BL, source_mask_BL)
+  query = cache_lib.whole_query(ids_BT)
   # Of the logits that are not wanted, as few as can be.
   _, _, (hidden_BTD,) = module.apply(
       params, query, None, memory, taps=(tap,), newest=True, method="decode"
@@ -203,12 +202,18 @@ class Batch(NamedTuple):
   Attributes:
     ids_BT: tokens.
     answer_BT: True at those that the target wrote.
-    states_BTD: the target's at each of them, bfloat16.
+    states_BTD: the target's at each of them, bfloat16; None where they were
+      not asked for.
+    source_BL: what an encoder reads; None where there is none, or where it
+      was not asked for.
+    source_mask_BL: True at its real tokens.
   """
 
   ids_BT: np.ndarray
   answer_BT: np.ndarray
-  states_BTD: np.ndarray
+  states_BTD: np.ndarray | None = None
+  source_BL: np.ndarray | None = None
+  source_mask_BL: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,6 +225,8 @@ class BatchConfig:
     cost: tokens of a batch.
     prompts: with their prompts; else from two tokens before the answer on:
       what a draft of its first token is made from.
+    states: with the target's states.
+    sources: with what an encoder reads, where there is one.
 
   Raises:
     errors.UserError: a value is out of its range; the message names it.
@@ -228,6 +235,8 @@ class BatchConfig:
   lengths: tuple[int, ...]
   cost: int
   prompts: bool = False
+  states: bool = True
+  sources: bool = False
 
   def __post_init__(self):
     batches.check_lengths("lengths", self.lengths)
@@ -250,27 +259,50 @@ class _Batches:
         0 if config.prompts else max(0, len(row.prompt) - 2)
         for row in store.rows
     ]
+    self._states = config.states
+    self._sources = config.sources and store.rows[0].source is not None
+    width_of = lambda row: requests_lib.source_width(len(row.source))
     shapes = [
-        (batches.bucket(config.lengths, len(row.ids) - skip),)
+        (
+            batches.bucket(config.lengths, len(row.ids) - skip),
+            width_of(row) if self._sources else 0,
+        )
         for row, skip in zip(store.rows, self._skip)
     ]
-    self._plan = batches.plan(shapes, lambda T: config.cost // T, seed)
+    rows_of = lambda text, source: config.cost // text
+    self._plan = batches.plan(shapes, rows_of, seed)
 
   def __len__(self) -> int:
     return len(self._plan)
 
   def __getitem__(self, index) -> Batch:
-    (width,), count, chosen = self._plan[int(index)]
+    (width, source), count, chosen = self._plan[int(index)]
     store = self._store
     batch = Batch(
         ids_BT=np.zeros((count, width), np.int32),
         answer_BT=np.zeros((count, width), bool),
-        states_BTD=np.zeros((count, width, store.width), jnp.bfloat16),
     )
+    if self._states:
+      shape = count, width, store.width
+      batch = batch._replace(states_BTD=np.zeros(shape, jnp.bfloat16))
+    if self._sources:
+      sources = [store.rows[i].source for i in chosen]
+      batch = batch._replace(
+          **_padded_sources(sources + [()] * (count - len(chosen)), source)
+      )
     for place, i in enumerate(chosen):
       row, skip = store.rows[i], self._skip[i]
       ids = row.ids[skip : skip + width]
       batch.ids_BT[place, : len(ids)] = ids
       batch.answer_BT[place, len(row.prompt) - skip : len(ids)] = True
-      batch.states_BTD[place, : len(ids)] = store.states(i)[skip:][: len(ids)]
+      if self._states:
+        states_TD = store.states(i)[skip:]
+        batch.states_BTD[place, : len(ids)] = states_TD[: len(ids)]
     return batch
+
+
+def _padded_sources(sources, width: int) -> dict[str, np.ndarray]:
+  """Sources as arrays; one without tokens has a first one that is seen."""
+  source_BL, length_B = batches.pad(sources, width)
+  seen_BL = np.arange(width) < np.maximum(length_B, 1)[:, None]
+  return {"source_BL": source_BL, "source_mask_BL": seen_BL}

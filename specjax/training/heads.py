@@ -6,17 +6,22 @@ Requests are built from the corpus (data.asks); the target answers them, by
 argmax and by sampling; one pass over each answer gives the states that heads
 read (training.features). Both lie under <out> and serve all heads of a target.
 Heads go to <out>/<name>/heads.safetensors, with their curves and how often
-they were right on held-out requests beside it.
+they were right on held-out requests beside it. A target that was trained with
+them goes to <out>/<name>/hf.
 
 A kind of heads is an entry of KINDS: from its section of the config and the
 target it makes an objective as training.loop wants it, which also has
 
   heads: dataclass of the heads' shape, written with them
-  prompts: whether it learns from the prompts' states, too
+  tunes: whether the target is trained, too
+  prompts, states, sources: what of the texts it learns from beside answers;
+    see features.BatchConfig
   depth: places of a draft
   frozen(target, rows): what stays, of the target's variables and of the texts
     that are learnt from; in the place of a teacher's variables
-  begin(frozen): variables at step 0
+  begin(target, frozen): variables at step 0
+  parts(params): what was trained -> variables of the heads, and those of the
+    target or None
   ranks(params, frozen, batch, ranks): how often the target's token was
     the one of each rank at each place, found_MC; of how many, known_M
 """
@@ -29,7 +34,6 @@ from typing import Any, Callable, Sequence
 
 import jax
 import numpy as np
-import tqdm
 
 from specjax import checkpoints
 from specjax import checks
@@ -38,25 +42,27 @@ from specjax import search
 from specjax import settings
 from specjax import topology
 from specjax import writing
+from specjax.checkpoints import convert
 from specjax.checkpoints import heads as heads_file
+from specjax.checkpoints import hf
 from specjax.checkpoints import resolve
 from specjax.data import asks
-from specjax.data import corpus
+from specjax.training import answers
 from specjax.training import curves
+from specjax.training import eagle
 from specjax.training import features
 from specjax.training import loop
-from specjax.training import medusa
+from specjax.training import medusa_joint
 from specjax.training import optimizer
 from specjax.training import texts
 
 # Kind of heads -> (section of a config, target) -> objective.
 KINDS: dict[str, Callable[[Any, checkpoints.Checkpoint], Any]] = {
-    "medusa": medusa.make,
+    "eagle": eagle.make,
+    "medusa": medusa_joint.make,
 }
 # How far to go: what comes later is left for another day.
 STAGES = ("answers", "states", "heads")
-# Answers of a file: what a kill can cost.
-_PART = 256
 _RANKS = 8
 _TREES = (4, 8, 16, 24, 32, 48, 64)
 
@@ -73,11 +79,20 @@ def train(config) -> None:
       name: KINDS[entry.kind](entry, target)
       for name, entry in config.heads.items()
   }
+  if resolve.resolve(config.target, hint="").is_file():
+    for name, each in made.items():
+      errors.require(
+          not each.tunes,
+          f"heads.{name}.joint",
+          "give False: a target that is trained, too, must be a Hugging Face"
+          " directory",
+          True,
+      )
   runs = {name: run_config(config, name, each) for name, each in made.items()}
   compiled = pathlib.Path(config.out).absolute() / "compiled"
   jax.config.update("jax_compilation_cache_dir", str(compiled))
   rows = {
-      split: answered(config, target, split, count)
+      split: answers.answered(config, target, split, count)
       for split, count in (
           ("train", config.prompts),
           ("dev", config.held_out_prompts),
@@ -85,7 +100,15 @@ def train(config) -> None:
   }
   if config.until == "answers":
     return
-  stores = {split: states(config, target, each) for split, each in rows.items()}
+  width = target.module.config.d_model
+  stores = {
+      split: features.Store(each, pathlib.Path(), width)
+      for split, each in rows.items()
+  }
+  if any(each.states for each in made.values()):
+    stores = {
+        split: states(config, target, each) for split, each in rows.items()
+    }
   if config.until == "states":
     return
   for name, run in runs.items():
@@ -149,6 +172,8 @@ def run_config(config, name: str, objective) -> loop.TrainConfig:
           lengths=tuple(config.lengths),
           cost=config.cost,
           prompts=objective.prompts,
+          states=objective.states,
+          sources=objective.sources,
       ),
       micro_batches=config.micro_batches,
       seed=config.seed,
@@ -158,69 +183,17 @@ def run_config(config, name: str, objective) -> loop.TrainConfig:
   )
 
 
-def answered(config, target, split: str, count: int) -> list[features.Row]:
-  """Requests of a split with the target's answers, made where missing.
-
-  Of `train` a share is answered by argmax and the rest sampled; held-out ones
-  all by argmax: what is right there is what the target would say.
-
-  Raises:
-    errors.UserError: the corpus can't be had, or gives no requests.
-  """
-  folder = pathlib.Path(config.corpus)
-  corpus.build(folder)
-  known = asks.evaluation_texts(config.evaluation_prompts)
-  stream = asks.TEXTS[config.texts](folder, split, config.seed)
-  chosen, overlap = asks.choose(stream, count, known)
-  if not chosen:
-    raise errors.UserError(f"corpus: {folder} gives no requests of {split}")
-  kinds = ", ".join(f"{n} {kind}" for kind, n in asks.counts(chosen).items())
-  print(f"{split}: {len(chosen)} requests ({kinds})")
-  if known:
-    print(f"{split}: {overlap}")
-  said = [ask.text for ask in chosen]
-  share = 1.0 if split == "dev" else config.greedy_share
-  place = np.arange(len(said))
-  # Spread evenly, so that each kind of request has its share of both.
-  greedy = np.floor((place + 1) * share) > np.floor(place * share)
-  rows: list[features.Row | None] = [None] * len(said)
-  questions = target.ask(said, config.max_source_tokens)
-  for temperature, mine in ((0.0, greedy), (config.temperature, ~greedy)):
-    members = np.flatnonzero(mine)
-    if not len(members):
-      continue
-    how = texts.Writing(
-        temperature,
-        max_new_tokens=config.max_new_tokens,
-        max_source_tokens=config.max_source_tokens,
-        batch=config.answer_batch,
-    )
-    with _bar(f"{split}, temperature {temperature:g}", len(members)) as bar:
-      answers = texts.written(
-          target,
-          [said[i] for i in members],
-          how,
-          _folder(config, "answers", target),
-          bar.update,
-          _PART,
-      )
-    for i, answer in zip(members, answers):
-      rows[i] = features.Row(*questions[i], tuple(answer))
-  return rows
-
-
 def states(config, target, rows: Sequence[features.Row]) -> features.Store:
   """The target's states along some rows, made where missing.
 
   Raises:
     errors.UserError: the disk has no room for them.
   """
-  key = texts.digest(config.tap, rows)
-  folder = _folder(config, "states", target) / key
+  folder = answers.folder(config, "states", target) / f"tap{config.tap}"
   tokens = sum(len(row.ids) for row in rows)
   size = tokens * target.module.config.d_model * 2
   print(f"states of {tokens:,} tokens: {size / 2**20:,.0f} MiB in {folder}")
-  with _bar("states", len(rows)) as bar:
+  with answers.bar("states", len(rows)) as bar:
     return features.build(
         target, rows, folder, tap=config.tap, tick=bar.update
     )
@@ -229,7 +202,13 @@ def states(config, target, rows: Sequence[features.Row]) -> features.Store:
 def train_one(config, run: loop.TrainConfig, target, stores) -> None:
   """Trains heads and writes them, their curves and their acceptance."""
   # What it reads is part of the recipe.
-  data = texts.digest(*(str(store.folder) for store in stores.values()))
+  begun = getattr(run.objective, "start", "")
+  data = texts.digest(
+      *(store.rows for store in stores.values()),
+      config.tap,
+      answers.folder(config, "", target).name,
+      texts.digest_of_files([heads_file.find(begun)] if begun else []),
+  )
   run = dataclasses.replace(run, data=data)
   objective = run.objective
   frozen = objective.frozen(target, stores["train"].rows)
@@ -238,14 +217,22 @@ def train_one(config, run: loop.TrainConfig, target, stores) -> None:
       stores["train"],
       {"answers": stores["dev"]},
       frozen,
-      objective.begin(frozen),
+      objective.begin(target, frozen),
   )
+  heads, tuned = objective.parts(params)
+  if tuned is not None:
+    hf.save_model(
+        run.folder / "hf",
+        target.module,
+        tuned,
+        **convert.companions(resolve.resolve(config.target, hint="")),
+    )
   path = run.folder / "heads.safetensors"
   listed = getattr(frozen, "listed", None)
   made = heads_file.Heads(
       config.heads[run.name].kind,
       dataclasses.asdict(objective.heads),
-      params,
+      heads,
       None if listed is None else np.asarray(listed.ids_W),
   )
   heads_file.save(path, made, target)
@@ -294,15 +281,3 @@ def acceptance(run: loop.TrainConfig, params, frozen, store) -> dict[str, Any]:
       "chance": np.round(chance_MC, 4).tolist(),
       "trees": trees,
   }
-
-
-def _folder(config, what: str, target) -> pathlib.Path:
-  """Where a target's answers or states lie: apart by its weights."""
-  path = resolve.resolve(config.target, hint="")
-  weights = [path] if path.is_file() else path.glob("*.safetensors")
-  digest = texts.digest_of_files(weights)
-  return pathlib.Path(config.out).absolute() / what / digest
-
-
-def _bar(name: str, total: int) -> tqdm.tqdm:
-  return tqdm.tqdm(total=total, desc=name, unit="row")

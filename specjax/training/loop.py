@@ -9,7 +9,8 @@ An objective is frozen and hashable, and has
   sums(params, teacher_params, batch): scalars, summed over a batch; `tokens`
     and `loss` among them
   means(sums): what the log says of them
-  head_width: K of what is trained, see optimizer.make_optimizer
+  held: the same for held-out rows
+  head_width, target_share: see optimizer.make_optimizer
 """
 
 import dataclasses
@@ -116,7 +117,9 @@ def _add_gradient(objective, params, teacher_params, total, arrays):
 
 def _optimizer(config: TrainConfig):
   return optimizer_lib.make_optimizer(
-      config.optimizer, config.objective.head_width
+      config.optimizer,
+      config.objective.head_width,
+      config.objective.target_share,
   )
 
 
@@ -173,12 +176,13 @@ def held_out(
     layout: sharding.Layout | None = None,
 ) -> dict:
   """Means over the real target tokens of some batches."""
+  objective = config.objective.held
   sums = [
-      _sums(config.objective, params, teacher_params, _spread(batch, layout))
+      _sums(objective, params, teacher_params, _spread(batch, layout))
       for batch in batches
   ]
   total = jax.tree.map(lambda *values: sum(values), *sums)
-  return jax.tree.map(float, config.objective.means(total))
+  return jax.tree.map(float, objective.means(total))
 
 
 def run(

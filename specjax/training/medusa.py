@@ -1,9 +1,9 @@
-"""What Medusa's heads learn (arXiv 2401.10774), the target staying as it is.
+"""What Medusa's heads learn (arXiv 2401.10774).
 
   loss = sum over heads m of fade^(m - 1) * cross-entropy of token t + 1 + m
 
-given the target's state at t; the paper's Medusa-1 has fade 1, its own code
-for two-stage training .8. Only tokens that the target wrote are learnt.
+given the target's state at t. Here the target stays as it is (the paper's
+Medusa-1, with fade 1). Only tokens that the target wrote are learnt.
 """
 
 import dataclasses
@@ -39,10 +39,15 @@ class Objective:
   target: Any
   fade: float = 1.0
 
-  # There are no queries to slow down.
+  # There are no queries to slow down, and no target.
   head_width = 1
-  # Whether it learns from the prompts' states, too.
+  target_share = 1.0
+  # Of a target that stays, whose states answers begin with; see
+  # training.heads.
+  tunes = False
   prompts = False
+  states = True
+  sources = False
 
   def __post_init__(self):
     errors.require(
@@ -56,6 +61,11 @@ class Objective:
   def depth(self) -> int:
     """Places of a draft: M."""
     return self.heads.heads
+
+  @property
+  def held(self) -> "Objective":
+    """The same for held-out rows."""
+    return self
 
   def init(self, key):
     """Variables of the heads, which begin as the target's own output."""
@@ -74,9 +84,10 @@ class Objective:
       listed = medusa.Listed(jnp.asarray(ids_W), kernel)
     return medusa.MedusaParams((), target.params, listed)
 
-  def begin(self, frozen: medusa.MedusaParams):
+  def begin(self, target: checkpoints.Checkpoint, frozen):
     """Variables at step 0: own output matrices are copies of the target's."""
-    params = self.init(jax.random.key(0))
+    del target
+    params = Objective.init(self, jax.random.key(0))
     if self.heads.own:
       if frozen.listed is not None:
         kernel = frozen.listed.kernel
@@ -95,12 +106,17 @@ class Objective:
     """Sums over the places of a batch; see training.loop.
 
     What is not among the ids that heads choose from teaches nothing, and is
-    never accepted. `reached_m` counts the places where all heads before m were right,
-    `accepted_m` those of them where m is, too.
+    never accepted. `reached_m` counts the places where all heads before m were
+    right, `accepted_m` those of them where m is, too.
     """
+    made = frozen.replace(heads=params)
+    return self.sums_of(made, batch.states_BTD.astype(jnp.float32), batch)
+
+  def sums_of(self, made: medusa.MedusaParams, states_BTD, batch):
+    """`sums` of heads at some states."""
     out = {"loss": 0.0}
     reached_BT = True
-    heads = self._heads(params, frozen, batch)
+    heads = self._heads(made, states_BTD, batch)
     for m, (logits_BTW, label_BT, known_BT, there_BT) in enumerate(heads, 1):
       losses_BT = optax.softmax_cross_entropy_with_integer_labels(
           logits_BTW, label_BT
@@ -139,8 +155,14 @@ class Objective:
       found_MC: how often it was the one of each rank; and how often there was
       one, known_M.
     """
+    made = frozen.replace(heads=params)
+    states_BTD = batch.states_BTD.astype(jnp.float32)
+    return self.ranks_of(made, states_BTD, batch, ranks)
+
+  def ranks_of(self, made, states_BTD, batch, ranks: int):
+    """`ranks` of heads at some states."""
     found, known = [], []
-    heads = self._heads(params, frozen, batch)
+    heads = self._heads(made, states_BTD, batch)
     for logits_BTW, label_BT, known_BT, there_BT in heads:
       own_BT1 = jnp.take_along_axis(logits_BTW, label_BT[..., None], axis=-1)
       rank_BT = jnp.sum(logits_BTW > own_BT1, axis=-1)
@@ -149,7 +171,11 @@ class Objective:
       known.append(jnp.sum(known_BT))
     return jnp.stack(found), jnp.stack(known)
 
-  def _heads(self, params, frozen, batch):
+  def parts(self, params):
+    """Trained variables -> those of the heads, and of the target or None."""
+    return params, None
+
+  def _heads(self, made, states_BTD, batch):
     """Of each head logits_BTW, and the token that it is to give.
 
     Yields:
@@ -159,38 +185,20 @@ class Objective:
     logits_BTMW = medusa.logits(
         medusa.Medusa(self.heads),
         self._target,
-        frozen.replace(heads=params),
-        batch.states_BTD.astype(jnp.float32),
+        made,
+        states_BTD,
         self.heads.heads,
     )
     for m in range(self.heads.heads):
-      label_BT = _later(batch.ids_BT, m + 2)
-      known_BT = there_BT = _later(batch.answer_BT, m + 2)
-      if frozen.listed is not None:
-        ids_W = frozen.listed.ids_W
+      label_BT = later(batch.ids_BT, m + 2)
+      known_BT = there_BT = later(batch.answer_BT, m + 2)
+      if made.listed is not None:
+        ids_W = made.listed.ids_W
         place_BT = jnp.searchsorted(ids_W, label_BT)
         place_BT = jnp.minimum(place_BT, self.heads.width - 1)
         there_BT = known_BT & (ids_W[place_BT] == label_BT)
         label_BT = place_BT
       yield logits_BTMW[:, :, m], label_BT, known_BT, there_BT
-
-
-def make(entry, target: checkpoints.Checkpoint) -> Objective:
-  """The objective of a config's section on Medusa's heads.
-
-  Raises:
-    errors.UserError: an option is out of its range.
-  """
-  config = target.module.config
-  shape = medusa.MedusaConfig(
-      d_model=config.d_model,
-      vocab_size=config.vocab_size,
-      heads=entry.heads,
-      blocks=entry.blocks,
-      own=entry.own,
-      listed=entry.listed,
-  )
-  return Objective(shape, config, entry.fade)
 
 
 def commonest(rows: Sequence[features.Row], size: int, count: int):
@@ -202,6 +210,6 @@ def commonest(rows: Sequence[features.Row], size: int, count: int):
   return np.sort(np.argsort(-found_V, kind="stable")[:count])
 
 
-def _later(array_BT, by: int):
+def later(array_BT, by: int):
   """The same so many places later; 0 or False behind the end."""
   return jnp.pad(array_BT, ((0, 0), (0, by)))[:, by:]

@@ -67,10 +67,18 @@ class Objective:
           self.teacher.vocab_size,
       )
 
+  # There is no target that is trained with heads.
+  target_share = 1.0
+
   @property
   def head_width(self) -> int:
     """K of the student."""
     return self.model.d_kv
+
+  @property
+  def held(self) -> "Objective":
+    """The same for held-out rows."""
+    return self
 
   def init(self, key):
     """Random variables of the student."""

@@ -10,6 +10,9 @@ from optax import contrib
 from specjax import checks
 from specjax import errors
 
+# Where a target's variables stand among those of its heads.
+TARGET = "target"
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
@@ -75,7 +78,7 @@ def _dimensions(params):
   return jax.tree_util.tree_map_with_path(mark, params)
 
 
-def _scaled(config: OptimizerConfig, head_width: int):
+def _scaled(config: OptimizerConfig, head_width: int, target_share: float):
   """Slows down the updates of queries, and sets those of the embedding.
 
   T5 does not divide scores by sqrt(K): its queries are born that much smaller
@@ -85,6 +88,8 @@ def _scaled(config: OptimizerConfig, head_width: int):
 
   def scale(path, update):
     names = _names(path)
+    if names[0] == TARGET:
+      update = update * target_share
     if "q" in names:
       return update * head_width**-0.5
     if "qkv" in names:
@@ -115,7 +120,7 @@ def schedule(config: OptimizerConfig, peak: float):
 
 
 def make_optimizer(
-    config: OptimizerConfig, head_width: int
+    config: OptimizerConfig, head_width: int, target_share: float = 1.0
 ) -> optax.GradientTransformation:
   """Muon and AdamW.
 
@@ -124,6 +129,7 @@ def make_optimizer(
   Args:
     config: rates.
     head_width: K of the model; queries learn slower by sqrt(K).
+    target_share: of the rates, what a TARGET takes that is trained with heads.
   """
   return optax.chain(
       optax.clip_by_global_norm(1.0),
@@ -135,5 +141,5 @@ def make_optimizer(
           muon_weight_dimension_numbers=_dimensions,
           consistent_rms=0.2,
       ),
-      _scaled(config, head_width),
+      _scaled(config, head_width, target_share),
   )

@@ -103,6 +103,11 @@ class DynamicTreeDrafter:
     return self.source.taps
 
   @property
+  def whole(self):
+    """Every round has all nodes."""
+    return self
+
+  @property
   def reader(self) -> Any:
     """Gives the source's laws along a text."""
     return self.source.reader

@@ -128,8 +128,11 @@ class Estimate:
     draft = self.steps["draft"].seconds if "draft" in self.steps else 0.0
     return draft / target, self.steps["verify"].seconds / target
 
-  def most_rows(self, memory: float) -> int:
-    """About how many rows of a device fit: all but weights grows with them."""
+  def rows_that_fit(self, memory: float) -> int:
+    """As if all but weights grew with rows; so many of a device, or more.
+
+    Temporaries also hold weights that are put in another order before the loop.
+    """
     row = (self.memory["state"] + self.memory["temporaries"]) / self.rows
     return max(0, math.floor((memory - self.memory["weights"]) / row))
 
@@ -444,8 +447,8 @@ def table(made: Estimate, chip: roofline.Chip, alpha: float) -> str:
   lines = [
       f"memory a device    {gib(total)} of {gib(chip.memory)}: {fits}",
       f"                   {parts}",
-      f"rows a device      {made.rows}, about {made.most_rows(chip.memory)} at"
-      " most",
+      f"rows a device      {made.rows}; {made.rows_that_fit(chip.memory)} or"
+      " more fit",
       f"host transfers     {made.hosts}",
       "                   weights    caches   XLA: read   over   all it counts"
       "   at least",

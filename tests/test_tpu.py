@@ -46,7 +46,7 @@ def test_bytes_are_those_of_real_arrays(family):
   assert f"with gamma {config.draft.gamma}" in text
   small = roofline.Chip(1e12, 1e9, made.memory["weights"])
   assert "DOES NOT FIT" in tpu.table(made, small, 0.75)
-  assert made.most_rows(small.memory) == 0
+  assert made.rows_that_fit(small.memory) == 0
 
 
 def test_copies():

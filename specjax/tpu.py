@@ -20,6 +20,7 @@ import math
 import os
 import re
 import sys
+import textwrap
 from typing import Any, Sequence
 
 import jax
@@ -58,13 +59,21 @@ _TYPES = {"v4": "v4-8", "v5e": "v5litepod-4", "v5p": "v5p-8", "v6e": "v6e-4"}
 # A v4's two cores are one device, as JAX has it where there is one; the others
 # are so without being told.
 _CORES = {"v4": {"chip_config_name": "megacore"}}
-# Starts of copies between the chip's memories, and what puts a copy's slices
-# together, which moves nothing.
-_COPY = re.compile(
-    r" = (?:\((\w+\[[\d,]*\]).* copy-start\(|"
-    r"\(\(.*?\), (\w+\[[\d,]*\]).* slice-start\(|"
-    r'(\w+\[[\d,]*\]).* custom-call\(.*"ConcatBitcast")'
+# Why XLA's bytes are more than those of weights and caches.
+WHY = (
+    "XLA's reads are those of operations, of one round of a loop; what they are"
+    " over is mostly padding: heads of 64 fill half of 128 lanes. All it counts"
+    " has also what is written and what is moved: nearer to the cores, where it"
+    " is read again, or, before the loop, to another order."
 )
+# What only moves bytes: to a memory nearer to the cores, in one piece or in
+# slices, or to another order or type. Its first group is what comes of it.
+_SHAPE = r"(\w+\[[\d,]*\])"
+_COPY = re.compile(
+    rf" = (?:\({_SHAPE}.* copy-start\(|\(\(.*?\), {_SHAPE}.* slice-start\(|"
+    rf"{_SHAPE}\S* (?:copy|bitcast-convert)\()"
+)
+_FUSED = re.compile(r"calls=%([\w.\-]+)")
 # What leaves the device, or waits for the host.
 _HOST = re.compile(r" (infeed|outfeed|send|recv)(-done)?\(|python_.*callback")
 
@@ -77,24 +86,19 @@ class Step:
     weights: bytes of those that it multiplies with.
     caches: bytes of keys and values that its rows have.
     counted: bytes, as XLA counts them.
-    copied: those of them that are copies to a memory nearer to the cores, which
-      no operation has read yet.
+    read: those of them that operations read; not what they write, nor what is
+      only moved.
     seconds: the least that the chip allows.
   """
 
   weights: int
   caches: int
   counted: float
-  copied: int
+  read: float
   seconds: float
 
   @property
-  def operations(self) -> float:
-    """Bytes of the operations alone, over those that must be read."""
-    return (self.counted - self.copied) / self.read
-
-  @property
-  def read(self) -> int:
+  def needed(self) -> int:
     """Bytes that must be read."""
     return self.weights + self.caches
 
@@ -124,8 +128,11 @@ class Estimate:
     draft = self.steps["draft"].seconds if "draft" in self.steps else 0.0
     return draft / target, self.steps["verify"].seconds / target
 
-  def most_rows(self, memory: float) -> int:
-    """About how many rows of a device fit: all but weights grows with them."""
+  def rows_that_fit(self, memory: float) -> int:
+    """As if all but weights grew with rows; so many of a device, or more.
+
+    Temporaries also hold weights that are put in another order before the loop.
+    """
     row = (self.memory["state"] + self.memory["temporaries"]) / self.rows
     return max(0, math.floor((memory - self.memory["weights"]) / row))
 
@@ -366,6 +373,7 @@ def _step(chip, layout, module, params, state, width: int) -> Step:
   compiled = steps_lib.target_steps.lower(
       module, params, state, width, count
   ).compile()
+  costs = compiled.cost_analysis()
   multiplied = weights.of_a_step(params)
   size = _bytes(multiplied)
   caches = _bytes(state.cache)
@@ -380,8 +388,8 @@ def _step(chip, layout, module, params, state, width: int) -> Step:
   return Step(
       weights=size,
       caches=caches,
-      counted=compiled.cost_analysis()["bytes accessed"],
-      copied=copies(compiled.as_text()),
+      counted=costs["bytes accessed"],
+      read=operands(costs) - copies(compiled.as_text()),
       seconds=roofline.seconds(chip, read, width * rows, rows),
   )
 
@@ -391,17 +399,22 @@ def transfers(program: str) -> int:
   return len(_HOST.findall(program))
 
 
+def operands(costs: dict[str, float]) -> float:
+  """Bytes that XLA counts as read, of a program's cost analysis."""
+  keys = [key for key in costs if re.fullmatch(r"bytes accessed\d+\{\}", key)]
+  return sum(costs[key] for key in keys)
+
+
 def copies(program: str) -> int:
-  """Bytes that XLA counts for copies between a chip's memories.
-
-  Each is counted as it is read and as it is written, before any operation reads
-  it; and once more both ways where it came in slices.
-
-  Args:
-    program: compiled, as text.
-  """
-  shapes = [next(filter(None, found)) for found in _COPY.findall(program)]
-  return 2 * sum(map(_size, shapes))
+  """Bytes that are only moved, each counted once, in a program's text."""
+  fused = set(_FUSED.findall(program))
+  total = 0
+  for computation in program.split("\n\n"):
+    name = re.match(r"\s*(?:ENTRY )?%?([\w.\-]+)", computation)
+    if name and name[1] not in fused:
+      for found in _COPY.findall(computation):
+        total += _size(next(filter(None, found)))
+  return total
 
 
 def _size(shape: str) -> int:
@@ -434,18 +447,21 @@ def table(made: Estimate, chip: roofline.Chip, alpha: float) -> str:
   lines = [
       f"memory a device    {gib(total)} of {gib(chip.memory)}: {fits}",
       f"                   {parts}",
-      f"rows a device      {made.rows}, about {made.most_rows(chip.memory)} at"
-      " most",
+      f"rows a device      {made.rows}; {made.rows_that_fit(chip.memory)} or"
+      " more fit",
       f"host transfers     {made.hosts}",
-      "                    weights     caches  XLA counts   ratio   at least",
+      "                   weights    caches   XLA: read   over   all it counts"
+      "   at least",
   ]
   for name, step in made.steps.items():
     lines.append(
-        f"{name + ' step':14}{step.weights / 1e6:10.1f} MB"
-        f"{step.caches / 1e6:8.2f} MB{step.counted / 1e6:9.1f} MB"
-        f"{step.counted / step.read:8.2f}{1e3 * step.seconds:8.3f} ms"
+        f"{name + ' step':14}{step.weights / 1e6:9.1f} MB"
+        f"{step.caches / 1e6:7.2f} MB{step.read / 1e6:9.1f} MB"
+        f"{step.read / step.needed:7.2f}{step.counted / 1e6:13.1f} MB"
+        f"{1e3 * step.seconds:8.3f} ms"
     )
   lines += [
+      textwrap.fill(WHY, 80),
       f"c                  {c:.4f}",
       f"v                  {v:.2f}",
   ]

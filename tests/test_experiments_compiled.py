@@ -30,8 +30,8 @@ def test_arguments(row):
 
 def test_files(tmp_path, monkeypatch, capsys):
   """Both temperatures of a gamma are one program, as the paper has them."""
-  step = tpu.Step(9 * 10**9, 10**9, counted=3e10, copied=0, seconds=9e-3)
-  draft = tpu.Step(10**8, 10**6, counted=3e8, copied=10**8, seconds=9e-5)
+  step = tpu.Step(9 * 10**9, 10**9, counted=3e10, read=1e10, seconds=9e-3)
+  draft = tpu.Step(10**8, 10**6, counted=3e8, read=1e8, seconds=9e-5)
   gammas = []
 
   def abstract(config, devices):

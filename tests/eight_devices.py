@@ -244,9 +244,8 @@ def test_other_drafts(name):
   check("t5", name, (2, 4), sharding.SHARDED)
 
 
-@pytest.mark.parametrize(
-    "target", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["llama", "gpt2"])
 def test_decoder_only(target):
   check(target, "model", (2, 4), sharding.SHARDED)
 
@@ -280,6 +279,7 @@ def test_from_a_config(tmp_path):
   assert many.decode(many.speculative) == one.decode(one.speculative)
 
 
+@pytest.mark.slow
 def test_random_weights_are_the_same(monkeypatch):
   monkeypatch.setitem(published._V1_1, "tiny", (8, 4, 16, 1, 4))
   layout = sharding.layout(2, 4)

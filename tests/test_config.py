@@ -202,6 +202,7 @@ VALUES = {
     "draft.top_p": (".5", 0.5),
     "draft.tree": ("[[0], [1]]", "[[0], [1]]"),
     "draft.siblings": ("distinct", "distinct"),
+    "draft.confidence": ("0.25", 0.25),
     "draft.dynamic.nodes": ("24", 24),
     "draft.dynamic.top_k": ("4", 4),
     "draft.dynamic.depth": ("3", 3),

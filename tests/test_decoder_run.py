@@ -66,6 +66,7 @@ def test_report(llamas, tmp_path, capsys):
   assert 1 < report["block_efficiency"] <= 5
 
 
+@pytest.mark.slow
 def test_a_draft_model(gpts):
   """On the paper's config: greedy drafts change nothing; alpha is measured."""
   made = prepare.prepare(

@@ -308,6 +308,7 @@ def test_the_oldest_responses_are_forgotten():
   assert drafter.adopt(None, [(3,)]) is None
 
 
+@pytest.mark.slow
 def test_texts_after_a_thousand_responses():
   """snowflakedb/ArcticInference#164: plain ones, drafted up to the budget."""
   drafter = SuffixDrafter(gamma=3, reach=16, offset=3.0)

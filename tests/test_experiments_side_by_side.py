@@ -99,6 +99,7 @@ def test_an_encoder_decoder_is_refused(tmp_path, monkeypatch, capsys):
   assert "target.checkpoint: give a decoder-only model, got an enc" in line
 
 
+@pytest.mark.slow
 def test_a_tiny_model(tmp_path, monkeypatch, capsys):
   """Both give the same tokens; files, tables and ratios are there."""
   pytest.importorskip("torch")

@@ -60,6 +60,7 @@ def printed(out):
   return [line for line in out.splitlines() if "[Gloo]" not in line]
 
 
+@pytest.mark.slow
 def test_two_give_what_one_gives(family):
   """The same rounds and text; only the first process prints."""
   text = {"data__text": "a fast editor", "sampling__temperature": 1.0}

@@ -60,6 +60,7 @@ def test_settings_side_by_side(siblings):
 
 
 @pytest.mark.parametrize("siblings", KINDS)
+@pytest.mark.slow
 def test_a_narrower_and_colder_draft(siblings):
   """Of two ids, one often cut: siblings that stand for no token."""
   source = ModelDrafter(mocks.TableModel(2), 1, temperature=0.5, top_p=0.9)

@@ -47,7 +47,7 @@ KEYS = {
     "commit": None,
     "config": {
         "name", "target", "draft", "data", "sampling", "decode", "verify",
-        "measure", "out",
+        "measure", "mesh", "hosts", "out",
     },
 }
 PIECES = ["<pad>", "</s>", "▁Ein", "▁schnell", "er", "▁<b>Editor", "▁ist", "."]

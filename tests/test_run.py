@@ -127,6 +127,7 @@ def test_self_draft_trace(self_draft):
         assert 0 <= token["coin"] < 1
 
 
+@pytest.mark.slow
 def test_tree_run(family, tmp_path, capsys):
   """A whole report; along first children the target drafts for itself."""
   arguments = tiny.arguments(

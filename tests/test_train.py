@@ -114,6 +114,7 @@ def test_a_target_and_its_distilled_draft(tmp_path, capsys):
     assert "made with data" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_teachers_texts_are_kept_apart_by_what_made_them(tmp_path):
   teacher = checkpoints.load("mini/small")
   writing = texts.Writing(0.0, max_new_tokens=4, max_source_tokens=32, batch=2)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import json
 import shutil
 
@@ -180,7 +181,7 @@ def test_acceptance_is_of_places_that_are_reached(monkeypatch):
       "_heads",
       lambda *_: zip(logits, (label_BT, label_BT), known, known),
   )
-  means = objective.means(objective.sums((), (), ()))
+  means = objective.means(objective.sums_of((), (), ()))
   assert means["accepted_1"] == pytest.approx(0.5)
   assert means["accepted_2"] == pytest.approx(0.5)
 
@@ -242,12 +243,14 @@ def test_heads_that_choose_from_the_commonest_ids(family):
 
 @pytest.fixture(scope="module", name="trained")
 def fixture_trained(family, tmp_path_factory):
-  """A run of the door for each target: its folder and its arguments."""
+  """Kind of target -> a run of the door: its folder and its arguments."""
   folder = tmp_path_factory.mktemp("trained")
   corpus = tiny.write_corpus(folder / "corpus", rows=12)
-  made = {}
-  before = jax.config.jax_compilation_cache_dir
-  for kind, variant in (("t5", "ende_medusa"), ("llama", "smollm2_medusa")):
+  variants = {"t5": "ende_medusa", "llama": "smollm2_medusa"}
+
+  @functools.cache
+  def run(kind):
+    variant = variants[kind]
     arguments = [
         "train",
         f"--config=configs/train_heads.py:{variant}",
@@ -266,20 +269,27 @@ def fixture_trained(family, tmp_path_factory):
         f"--config.heads.{variant}.heads=2",
         f"--config.heads.{variant}.listed={0 if kind == 't5' else 40}",
     ]
+    before = jax.config.jax_compilation_cache_dir
     try:
       assert train.main([*arguments, "--config.until=answers"]) == 0
       assert not (folder / kind / "states").exists()
       assert train.main(arguments) == 0
     finally:
       jax.config.update("jax_compilation_cache_dir", before)
-    made[kind] = folder / kind / variant, arguments
-  return made
+    return folder / kind / variant, arguments
+
+  return run
 
 
-@pytest.mark.parametrize("kind", ["t5", "llama"])
+_T5_SLOW = pytest.mark.parametrize(
+    "kind", [pytest.param("t5", marks=pytest.mark.slow), "llama"]
+)
+
+
+@_T5_SLOW
 def test_the_door(kind, trained, family, capsys):
   """Answers, heads that load, their figures; a second run has no work."""
-  folder, arguments = trained[kind]
+  folder, arguments = trained(kind)
   lines = [
       json.loads(line)
       for path in (folder.parent / "answers").rglob("*.jsonl")
@@ -313,9 +323,10 @@ def test_the_door(kind, trained, family, capsys):
     assert all(x.drafted for x in results)
 
 
+@pytest.mark.slow
 def test_eagles_heads_by_the_same_door(trained, family, capsys):
   """On the answers that are there, with the states of prompts, too."""
-  folder, arguments = trained["llama"]
+  folder, arguments = trained("llama")
   options = [x for x in arguments if ".heads=2" not in x and "listed" not in x]
   options = [x.replace("_medusa", "_eagle") for x in options]
   answers = folder.parent / "answers"
@@ -337,9 +348,10 @@ def test_eagles_heads_by_the_same_door(trained, family, capsys):
   assert result.tokens == plain.tokens
 
 
+@pytest.mark.slow
 def test_a_second_stage(trained, family, tmp_path, capsys):
   """It begins with the first one's heads, and writes a target of its own."""
-  folder, arguments = trained["t5"]
+  folder, arguments = trained("t5")
   before = jax.config.jax_compilation_cache_dir
   rest = [x.replace("ende_medusa", "ende_medusa2") for x in arguments]
   start = f"--config.heads.ende_medusa2.start={folder / 'heads.safetensors'}"
@@ -358,7 +370,7 @@ def test_a_second_stage(trained, family, tmp_path, capsys):
 
 
 def test_heads_of_another_target_are_refused(trained, family, tmp_path):
-  path = trained["llama"][0] / "heads.safetensors"
+  path = trained("llama")[0] / "heads.safetensors"
   target = pipeline.load(family["llama"])
   refused = lambda words: pytest.raises(errors.UserError, match=words)
   with refused("family is 'llama'; this one's is 't5'"):
@@ -391,7 +403,7 @@ def test_heads_of_another_target_are_refused(trained, family, tmp_path):
 
 
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("kind", ["t5", "llama"])
+@_T5_SLOW
 def test_a_target_that_learns_with_its_heads(kind, keep, family):
   """Medusa-2's loss; without a step, its target is still what it was."""
   target = checkpoints.load(family[kind])

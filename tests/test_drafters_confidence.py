@@ -15,7 +15,6 @@ from specjax.drafters import mixed
 from specjax.drafters import lookup
 from specjax.drafters import model as model_drafter
 from specjax.settings import Settings
-from specjax.verify import proposal as proposals
 from specjax.verify import token
 from tests import mocks
 from tests import test_loop_law

@@ -5,8 +5,12 @@ import os
 # Before the first import of jax.
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Most of the time is compiling, and each program runs but a few times.
-_QUICK = "--xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{_QUICK} {os.environ.get('XLA_FLAGS', '')}"
+_QUICK = (
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_llvm_disable_expensive_passes=true",
+)
+os.environ["XLA_FLAGS"] = " ".join((*_QUICK, os.environ.get("XLA_FLAGS", "")))
 
 import pytest  # noqa: E402
 

@@ -251,6 +251,7 @@ def table(family, tmp_path_factory):
   return path
 
 
+@pytest.mark.slow
 def test_ngram_run(family, table, tmp_path):
   """c, v and alpha as for any other drafts; the target is not disturbed."""
   arguments = tiny.arguments(

@@ -35,6 +35,7 @@ def family(tmp_path_factory):
   return made | {"head": str(folder / "head")}
 
 
+@pytest.mark.slow
 def test_a_run(family, tmp_path):
   """Texts are plain ones; the report has no alpha and no tree that stays."""
   arguments = tiny.arguments(

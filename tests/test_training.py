@@ -253,8 +253,8 @@ def test_queries_learn_slower_by_the_root_of_the_head_width():
   layer = updates["decoder_layers_0"]
   slow, *fast = jnp.moveaxis(layer["qkv"], 1, 0)
   for each in fast:
-    np.testing.assert_allclose(slow * 4, each, rtol=1e-6)
-    np.testing.assert_allclose(layer["q"] * 4, each, rtol=1e-6)
+    np.testing.assert_allclose(slow * 4, each, rtol=1e-5)
+    np.testing.assert_allclose(layer["q"] * 4, each, rtol=1e-5)
 
 
 def _laws(seed, shape=(2, 3, 5)):

@@ -26,6 +26,8 @@ Expected: held-out acceptance by position, written to acceptance.json.
 
 from ml_collections import config_dict
 
+from specjax import errors
+
 # `listed`: ids that heads choose from, the commonest of the answers; 0 is all.
 # `joint`: the target is trained, too (Medusa-2), which makes another of it.
 _MEDUSA = dict(
@@ -92,7 +94,7 @@ def get_config(variant: str = "smollm2_medusa"):
   unknown = set(names) - set(_HEADS)
   targets = {_HEADS[name][0] for name in names if name in _HEADS}
   if unknown or len(targets) != 1:
-    raise ValueError(
+    raise errors.UserError(
         f"config: no variant '{variant}'; give one of {', '.join(_HEADS)}, or"
         " several of one target with commas between"
     )

@@ -19,6 +19,8 @@ Expected: the shipped family, whose own commands are in
 
 from ml_collections import config_dict
 
+from specjax import errors
+
 _SHAPES = {
     "target": dict(
         d_model=256, d_kv=64, num_heads=4, d_ff=512, encoder=3, decoder=6
@@ -46,7 +48,7 @@ def get_config(only: str = ""):
     models[name] = common | dict(distilled=False, start="")
     models[f"{name}_distilled"] = common | dict(distilled=True, start=name)
   if only and only not in models:
-    raise ValueError(
+    raise errors.UserError(
         f"config: no model '{only}' in the mini family; use one of "
         f"{', '.join(models)}"
     )

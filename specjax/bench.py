@@ -49,8 +49,7 @@ def main(argv: Sequence[str]) -> int:
   """Runs what the arguments ask for; returns the exit code."""
   return options.door(
       "specjax.bench",
-      lambda: f"{_parser().format_help()}\nOptions of the config and their"
-      f" defaults:\n{command_line.usage()}",
+      lambda: command_line.usage_below(_parser().format_help()),
       work,
       argv,
       interrupted="interrupted; the same command goes on where it stood",

@@ -212,6 +212,11 @@ def _leaves(
       yield f"{path}{key}", value
 
 
+def usage_below(own: str) -> str:
+  """The text of --help of a door that has options of its own, too."""
+  return f"{own}\nOptions of the config and their defaults:\n{usage()}"
+
+
 def usage() -> str:
   """Every option with its default, one a line."""
   leaves = _leaves(config_lib.default())

@@ -14,7 +14,7 @@ import argparse
 import difflib
 import os
 import sys
-from typing import Callable, Container, NoReturn, Sequence
+from typing import Any, Callable, Container, Mapping, NoReturn, Sequence
 
 from specjax import checks
 from specjax import errors
@@ -57,6 +57,25 @@ def door(
     return 0
   print(f"{name}: {line}", file=sys.stderr)
   return code
+
+
+def parser(
+    name: str, doc: str, table: Mapping[str, tuple[Callable, Any, str]]
+) -> "Parser":
+  """A Parser of a table of options.
+
+  Args:
+    name: of the module.
+    doc: its docstring.
+    table: option -> its type, its default, and what it says.
+  """
+  made = Parser(name, doc)
+  for option, (kind, default, text) in table.items():
+    text = text if default is None else f"{text}; {default} if not given"
+    made.add_argument(
+        option, type=kind, default=default, metavar="X", help=text
+    )
+  return made
 
 
 def split(

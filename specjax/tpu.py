@@ -138,21 +138,12 @@ class Estimate:
 
 
 def _parser() -> options.Parser:
-  parser = options.Parser("specjax.tpu", __doc__)
-  for option, (kind, default, text) in _OPTIONS.items():
-    text = text if default is None else f"{text}; {default} if not given"
-    parser.add_argument(
-        option, type=kind, default=default, metavar="X", help=text
-    )
-  return parser
+  return options.parser("specjax.tpu", __doc__, _OPTIONS)
 
 
 def usage() -> str:
   """What --help shows."""
-  return (
-      f"{_parser().format_help()}\nOptions of the config and their defaults:\n"
-      f"{command_line.usage()}"
-  )
+  return command_line.usage_below(_parser().format_help())
 
 
 def main(argv: Sequence[str]) -> int:

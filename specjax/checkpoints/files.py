@@ -1,6 +1,7 @@
 """Files of a model's directory: JSON, shard indices, writing in one step."""
 
 import contextlib
+from importlib import resources
 import json
 import os
 import pathlib
@@ -10,10 +11,15 @@ from typing import Any, Iterator, Mapping, Sequence
 import uuid
 
 import safetensors
+import safetensors.numpy
 
+from specjax import writing
 from specjax.errors import shown, UserError
 
+# What ships with the package.
+ASSETS = pathlib.Path(str(resources.files("specjax"))) / "assets"
 PICKLES = "pytorch_model*.bin"
+_SHIPPED = re.compile(r"\w[\w-]*/\w[\w.-]*")
 _AGAIN = ": delete it and fetch it again"
 # What a model's directory is made of here; nothing else is ever replaced.
 _OURS = re.compile(
@@ -97,6 +103,34 @@ def read_index(path, suffix: str) -> dict[str, set[str]]:
       )
     shards.setdefault(file, set()).add(name)
   return shards
+
+
+def find_shipped(name: str) -> pathlib.Path | None:
+  """A file by its path, or by a shipped name such as mini/bigram; or None."""
+  # os.path takes any name, however odd or long; pathlib does not.
+  path = os.path.expanduser(name)
+  if os.path.isfile(path):
+    return pathlib.Path(path)
+  if _SHIPPED.fullmatch(name):
+    path = ASSETS / f"{name}.safetensors"
+    return path if os.path.isfile(path) else None
+  return None
+
+
+def write_tensors(path, tensors, metadata: Mapping[str, str]) -> None:
+  """Writes a safetensors file, whole or not at all.
+
+  Raises:
+    UserError: it can't be written; names the option `out`.
+  """
+  try:
+    writing.write(
+        os.path.expanduser(path), safetensors.numpy.save(tensors, metadata)
+    )
+  except OSError as error:
+    raise UserError(
+        f"out: {path}: {error.strerror}; give another file"
+    ) from None
 
 
 def find_shards(path, suffix: str) -> dict[pathlib.Path, set[str]]:

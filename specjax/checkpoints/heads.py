@@ -7,11 +7,8 @@ those are not all.
 """
 
 import dataclasses
-from importlib import resources
 import json
-import os
 import pathlib
-import re
 from typing import Any
 
 from flax import traverse_util
@@ -20,14 +17,13 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from specjax import writing
 from specjax.checkpoints import families
+from specjax.checkpoints import files
 from specjax.errors import shown, UserError
 
 MAKER = "python -m specjax.train --config configs/train_heads.py"
 _KEY = "specjax.heads"
 _LISTED = "listed"
-_SHIPPED = re.compile(r"\w[\w-]*/\w[\w.-]*")
 # Of a target's shape, what heads depend on.
 _FIELDS = ("vocab_size", "d_model", "num_layers", "num_decoder_layers")
 
@@ -89,13 +85,7 @@ def save(path, heads: Heads, target, dtype=jnp.bfloat16) -> None:
   tensors = {name: stored(name, x) for name, x in flat.items()}
   if heads.listed is not None:
     tensors[_LISTED] = np.asarray(heads.listed, np.int32)
-  content = safetensors.numpy.save(tensors, {_KEY: json.dumps(metadata)})
-  try:
-    writing.write(os.path.expanduser(path), content)
-  except OSError as error:
-    raise UserError(
-        f"out: {path}: {error.strerror}; give another file"
-    ) from None
+  files.write_tensors(path, tensors, {_KEY: json.dumps(metadata)})
 
 
 def find(name: str) -> pathlib.Path:
@@ -104,14 +94,8 @@ def find(name: str) -> pathlib.Path:
   Raises:
     UserError: there is none; one line.
   """
-  # os.path takes any name, however odd or long; pathlib does not.
-  path = os.path.expanduser(name)
-  if os.path.isfile(path):
-    return pathlib.Path(path)
-  assets = pathlib.Path(str(resources.files("specjax"))) / "assets"
-  shipped = assets / f"{name}.safetensors"
-  if _SHIPPED.fullmatch(name) and os.path.isfile(shipped):
-    return shipped
+  if found := files.find_shipped(name):
+    return found
   raise UserError(
       f"heads: {shown(name)} is no file here; give one that {MAKER} wrote"
   )

@@ -6,17 +6,12 @@ metadata names the vocabulary. specjax.data.ngrams makes such files.
 """
 
 import dataclasses
-from importlib import resources
 import json
-import os
 import pathlib
-import re
 
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 
-from specjax import writing
 from specjax.checkpoints import files
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.drafters import ngram
@@ -34,7 +29,6 @@ _TYPES = {
     "successor": _IDS,
     "log_prob": _LOGS,
 }
-_SHIPPED = re.compile(r"\w[\w-]*/\w[\w.-]*")
 # What bfloat16 may make of a probability of 1.
 _ABOVE_ONE = 0.01
 
@@ -96,12 +90,7 @@ def save(path, table: Ngrams) -> None:
   }
   # The library writes several entries in no order of its own.
   metadata = {_KEY: json.dumps({"vocabulary": table.vocabulary})}
-  try:
-    writing.write(path, safetensors.numpy.save(tensors, metadata))
-  except OSError as error:
-    raise UserError(
-        f"out: {path}: {error.strerror}; give another file"
-    ) from None
+  files.write_tensors(path, tensors, metadata)
 
 
 def find(name: str) -> pathlib.Path:
@@ -110,17 +99,11 @@ def find(name: str) -> pathlib.Path:
   Raises:
     UserError: there is none; one line.
   """
-  # os.path takes any name, however odd or long; pathlib does not.
-  path = os.path.expanduser(name)
-  if os.path.isfile(path):
-    return pathlib.Path(path)
-  assets = pathlib.Path(str(resources.files("specjax"))) / "assets"
-  shipped = assets / f"{name}.safetensors"
-  if _SHIPPED.fullmatch(name) and os.path.isfile(shipped):
-    return shipped
+  if found := files.find_shipped(name):
+    return found
   known = sorted(
       f"{path.parent.name}/{path.stem}"
-      for path in assets.glob("*/*.safetensors")
+      for path in files.ASSETS.glob("*/*.safetensors")
   )
   ships = f" ({', '.join(known)} ships)" if known else ""
   raise UserError(

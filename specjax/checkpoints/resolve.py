@@ -6,7 +6,6 @@ by huggingface_hub.
 """
 
 import fnmatch
-from importlib import resources
 from importlib import util
 import os
 import pathlib
@@ -83,7 +82,7 @@ def find(name: str, *, hint: str) -> pathlib.Path | None:
     return folder
   if not _HUB_NAME.fullmatch(name):
     raise UserError(f"{name!r} is no folder and no name of a model{_end(hint)}")
-  shipped = pathlib.Path(str(resources.files("specjax"))) / "assets" / name
+  shipped = files.ASSETS / name
   if os.path.isdir(shipped):
     return _complete(shipped)
   family = shipped.parent

@@ -185,6 +185,7 @@ def _of_a_round(lines: Sequence[dict]) -> list[str]:
           *(_number(value, 3) for value in line["milliseconds"].values()),
           f"{rounds.ratio(line):.3f} ({line['sum_over_round'][0]:.3f} to"
           f" {line['sum_over_round'][-1]:.3f})",
+          f"{line['overhead']:.1%}",
       ]
       for line in lines
   ]
@@ -195,11 +196,13 @@ def _of_a_round(lines: Sequence[dict]) -> list[str]:
           "Milliseconds, medians. Drafts and verify step: each timed alone."
           " Sharing: what both take more together; c has it, too. Rest:"
           " judging, emitting, counting. Their sum is"
-          f" {good}within {rounds.BOUND:.0%} of a round of the loop."
+          f" {good}within {rounds.BOUND:.0%} of a round of the loop. The loop's"
+          " overhead is what a round takes beyond its drafts and verify step,"
+          " timed together."
       ],
       results.table(
           "draft | gamma | drafts | verify | sharing | rest | sum | round |"
-          " sum over round",
+          " sum over round | loop's overhead",
           cells,
       ),
       pictures=["round"],

@@ -53,21 +53,29 @@ def measure(pair: pairs.Pair) -> dict[str, Any]:
       "both": functools.partial(of_a_round, False),
       "whole": functools.partial(of_a_round, True),
   }
-  sides, found = {timing.SPECULATIVE: side}, []
   # A sum of four times has the noise of all: more of them than elsewhere.
   repeats = 2 * options.repeats
-  with prepare.bar("round", repeats) as bar:
-    for _ in range(repeats):
-      took = steps_lib.interleave(runs, options.steps, 1)
-      times = timing.interleave(sides, batches, repeats=1, warmup=1)
-      [decoding] = times.decode[timing.SPECULATIVE]
-      passes = times.counts[timing.SPECULATIVE].passes
-      found.append(
-          parts(
-              {name: one for name, [one] in took.items()}, decoding / passes
-          )
-      )
+  with prepare.bar("round", repeats * len(batches)) as bar:
+    turn = steps_lib.Turns(runs, options.steps)
+
+    def beside():
+      turn()
       bar.update()
+
+    times = timing.interleave(
+        {timing.SPECULATIVE: side},
+        batches,
+        repeats=repeats,
+        warmup=1,
+        beside=beside,
+    )
+  passes = times.counts[timing.SPECULATIVE].passes
+  found = []
+  for i, decoding in enumerate(times.decode[timing.SPECULATIVE]):
+    # The turns of this repeat: each beside one of its batches.
+    mine = slice(i * len(batches), (i + 1) * len(batches))
+    took = {k: statistics.mean(v[mine]) for k, v in turn.seconds.items()}
+    found.append(parts(took, decoding / passes))
   return {
       "draft": pair.draft,
       "gamma": gamma,
@@ -76,6 +84,9 @@ def measure(pair: pairs.Pair) -> dict[str, Any]:
           for key in found[0]
       },
       "sum_over_round": sorted(one["sum"] / one["round"] for one in found),
+      "overhead": statistics.median(
+          1 - (one["sum"] - one["rest"]) / one["round"] for one in found
+      ),
   }
 
 

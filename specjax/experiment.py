@@ -7,6 +7,7 @@ them.
 """
 
 import dataclasses
+import math
 from typing import Any, Callable, Sequence
 
 import numpy as np
@@ -21,6 +22,9 @@ from specjax.measure import report as report_lib
 from specjax.measure import steps as steps_lib
 from specjax.measure import timing
 from specjax.verify import token
+
+# Timings of single steps in one repeat.
+_TURNS = 8
 
 
 def run(
@@ -68,26 +72,24 @@ def _measure(
   config = setup.config
   measure, rows = config.measure, len(setup.requests)
   timed = setup.groups(measure.timed_rows or rows)
-  calls = 2 * len(timed)
-  progress.phase("timing", calls * (measure.warmup + measure.repeats))
+  # Batches are in order of width: the middle one is a usual one.
+  programs = steps_lib.programs(
+      setup.plain, setup.speculative, timed[len(timed) // 2].batch
+  )
+  every = math.ceil(len(timed) / _TURNS)
+  turns = len(timed) * measure.repeats // every
+  calls = 2 * len(timed) * (measure.warmup + measure.repeats)
+  progress.phase("timing", calls + len(programs) * (1 + turns))
+  turn = steps_lib.Turns(programs, measure.steps, progress.tick, every=every)
   times = timing.interleave(
       {timing.PLAIN: setup.plain, timing.SPECULATIVE: setup.speculative},
       [group.batch for group in timed],
       repeats=measure.repeats,
       warmup=measure.warmup,
       tick=progress.tick,
+      beside=turn,
   )
-  programs = 4 if setup.drafts.drafter.depth else 2
-  progress.phase("steps", programs * (measure.repeats + 1))
-  steps = steps_lib.measure(
-      setup.plain,
-      setup.speculative,
-      # Batches are in order of width: the middle one is a usual one.
-      timed[len(timed) // 2].batch,
-      steps=measure.steps,
-      repeats=measure.repeats,
-      tick=progress.tick,
-  )
+  steps = steps_lib.Steps.of(turn.seconds, setup.drafts.drafter.depth)
   sides = 1 if setup.output else 2
   progress.phase("decoding", sides * len(setup.groups(rows)))
   plain = setup.output or setup.decode(setup.plain, progress.tick)

@@ -20,7 +20,7 @@ class Round:
     next: the corrected or extra id; None where the cut left it out.
     p: the target's probability of each drafted token.
     q: the draft's.
-    coin: the uniform number that decided.
+    coin: the uniform number that decided; 0 in greedy rows.
   """
 
   drafted: tuple[int, ...]

@@ -195,17 +195,23 @@ class Law:
     )
     return jax.tree.map(lambda field: jax.vmap(take)(field, index_B), self)
 
-  def draw(self, key_B):
+  def draw(self, key_B, purpose, node=0):
     """One token a row from a law with leading [B]; int32.
 
-    It is `best` where no token is possible, and then means nothing.
+    It is `best` where no token is possible, and then means nothing. Where all
+    rows are greedy nothing is computed for a draw, keys included.
+
+    Args:
+      key_B: the rows' keys of this round.
+      purpose: see `fold`.
+      node: see `fold`.
     """
 
     def sampled():
       kept_BV = jnp.where(
           self.logits >= self.cut[:, None], self.logits, -jnp.inf
       )
-      return draw(key_B, kept_BV, self.best)
+      return draw(fold(key_B, purpose, node), kept_BV, self.best)
 
     tokens_B = jax.lax.cond(
         jnp.all(self.greedy), lambda: self.best, sampled
@@ -260,14 +266,19 @@ def make_law(logits, sampling: Sampling, new_tokens) -> Law:
   logits = _process(logits, sampling, spread, new_tokens, greedy)
   peak = jnp.max(logits, axis=-1)
   best = first_at(logits, peak)
-  top_k = jnp.where(greedy, 0, spread(sampling.top_k_B))
-  top_p = jnp.where(greedy, 1.0, spread(sampling.top_p_B))
   possible = peak > -jnp.inf
-  cut = jnp.where(possible, cuts.cut(logits, peak, top_k, top_p), jnp.inf)
-  log_mass = jax.lax.cond(
+
+  def cut_and_mass():
+    top_k = jnp.where(greedy, 0, spread(sampling.top_k_B))
+    top_p = jnp.where(greedy, 1.0, spread(sampling.top_p_B))
+    at = cuts.cut(logits, peak, top_k, top_p)
+    at = jnp.where(possible, at, jnp.inf)
+    return at, jnp.log(jnp.sum(cuts.weights(logits, peak, at), axis=-1))
+
+  cut, log_mass = jax.lax.cond(
       jnp.all(greedy),
-      lambda: jnp.zeros_like(peak),
-      lambda: jnp.log(jnp.sum(cuts.weights(logits, peak, cut), axis=-1)),
+      lambda: (jnp.where(possible, -jnp.inf, jnp.inf), jnp.zeros_like(peak)),
+      cut_and_mass,
   )
   return Law(logits, peak, cut, log_mass, best, greedy & possible)
 

@@ -365,7 +365,8 @@ class Measure:
     repeats: how often plain and speculative decoding are timed, in turn.
     warmup: calls of each shape before that; the first one compiles.
     timed_rows: rows that are timed, from the front; 0 takes all.
-    steps: dependent steps in one timing of a model's step.
+    steps: dependent steps in one timing of a model's step; there are up to
+      eight of each step in a repeat, between the batches.
     traced_rows: rows, from the front, whose rounds report.html shows; decoded
       once more for it, untimed.
   """
@@ -373,7 +374,7 @@ class Measure:
   repeats: int = 5
   warmup: int = 2
   timed_rows: int = 40
-  steps: int = 50
+  steps: int = 25
   traced_rows: int = 3
 
 

@@ -150,11 +150,14 @@ def test_a_trace_needs_the_rules():
 
 
 def test_coins_differ():
-  """Rows, rounds and nodes have coins of their own."""
-  coins = [
-      x.coin for row in range(ROWS) for x in replay(mixed(), row)[1]
-  ]
+  """Rows, rounds and nodes have coins of their own; greedy rows have none."""
+  state = mixed()
+  greedy_B = state.sampling.greedy_B
+  of_row = lambda row: [x.coin for x in replay(state, row)[1]]
+  coins = sum((of_row(row) for row in np.flatnonzero(~greedy_B)), [])
   assert len(coins) > 100 and len(set(coins)) == len(coins)
+  none = sum((of_row(row) for row in np.flatnonzero(greedy_B)), [])
+  assert len(none) > 2 and set(none) == {0.0}
 
 
 def test_tallies_of_random_rows():

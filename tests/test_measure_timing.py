@@ -119,6 +119,20 @@ def test_every_timed_shape_is_warmed_up():
   assert len(ticks) == 20
 
 
+def test_other_things_are_timed_beside_every_timed_batch():
+  both = sides(Clock())
+  calls = lambda: [len(side.calls) for side in both.values()]
+  seen = []
+  timing.interleave(
+      both,
+      (4, 5),
+      repeats=2,
+      warmup=1,
+      beside=lambda: seen.append(calls()),
+  )
+  assert seen == [[3, 3], [4, 4], [5, 5], [6, 6]]
+
+
 def test_sides_take_turns():
   clock, order = Clock(), []
   both = sides(clock)
@@ -282,13 +296,28 @@ def test_steps_are_steady():
   assert order == ["draft", "target"] * 4
 
 
+def test_some_calls_are_no_turn():
+  """Of five calls every second is one, and the first run is not timed."""
+  clock, counts = Clock(), []
+
+  def step(count):
+    counts.append(int(count))
+    clock.now += 0.5 * int(count)
+    return count
+
+  turn = steps_lib.Turns({"target": step}, 4, clock=clock, every=2)
+  for _ in range(5):
+    turn()
+  assert counts == [4] * 3 and turn.seconds == {"target": [0.5] * 2}
+
+
 def test_steps_are_told_from_what_they_add():
-  """The second repeat ran on a machine twice as slow."""
+  """The last two turns ran on a machine twice as slow, and thrice."""
   seconds = {
-      "target": [1.0, 2.0, 1.0],
-      "verify": [1.5, 3.0, 1.5],
-      "drafted": [2.1, 4.2, 2.1],
-      "round": [2.2, 4.4, 2.2],
+      "target": [1.0, 1.0, 1.0, 2.0, 3.0],
+      "verify": [1.5, 1.5, 1.5, 3.0, 4.5],
+      "drafted": [2.1, 2.1, 2.1, 4.2, 6.3],
+      "round": [2.2, 2.2, 2.2, 4.4, 6.6],
   }
   steps = steps_lib.Steps.of(seconds, 3)
   assert dataclasses.astuple(steps) == pytest.approx((0.2, 1.0, 1.5, 0.1))

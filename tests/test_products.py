@@ -1,6 +1,7 @@
 """The matrix product: float32's accuracy from bfloat16 weights."""
 
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -139,3 +140,24 @@ def test_an_embedding_is_read_row_by_row():
   ids = jnp.array([[2, 0, 7]])
   np.testing.assert_array_equal(read(table, ids), [[[4, 5], [0, 1], [4, 5]]])
   assert "f32[3,2]" not in read.lower(table, ids).compile().as_text()
+
+
+def test_a_table_is_not_read_before_a_loop():
+  """Every decoding would begin with a pass over all of the vocabulary."""
+  types = layers.Types(F32, F32)
+  # As users compile; conftest.py says why tests don't.
+  flag = "xla_cpu_use_fusion_emitters"
+  options = {flag: True} if flag in os.environ.get("XLA_FLAGS", "") else {}
+
+  @jax.jit
+  def total(table_VD, count):
+    row = lambda i: layers.embed(table_VD, i[None] % 8192, types)[0]
+    return jax.lax.fori_loop(
+        0, count, lambda i, sum_D: sum_D + row(i), jnp.zeros(16)
+    )
+
+  table_VD = jnp.ones((8192, 16), BF16)
+  program = total.lower(table_VD, 5).compile(options)
+  needed = program.memory_analysis().temp_size_in_bytes
+  assert needed < table_VD.nbytes / 10
+  np.testing.assert_array_equal(program(table_VD, 5), np.full(16, 5))

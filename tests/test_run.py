@@ -588,17 +588,19 @@ def test_measure_options(family):
   assert len(calls) == 2 * (2 + 3)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
-        experiment.timing, "interleave", lambda *_, **kw: calls.append(kw)
+        experiment.timing,
+        "interleave",
+        lambda *_, **kw: calls.append(kw) or sys.exit("enough"),
     )
     patch.setattr(
         experiment.steps_lib,
-        "measure",
-        lambda *_, **kw: counts.append(kw) or sys.exit("enough"),
+        "Turns",
+        lambda _, steps, *__, **kw: counts.append((steps, kw["every"])),
     )
     with pytest.raises(SystemExit):
       experiment.run(setup)
   assert (calls[-1]["warmup"], calls[-1]["repeats"]) == (2, 3)
-  assert (counts[0]["steps"], counts[0]["repeats"]) == (2, 3)
+  assert counts == [(2, 1)]
 
 
 def test_default_out(family, tmp_path, monkeypatch, capsys):

@@ -170,7 +170,7 @@ def test_no_token_is_possible(value):
   assert not np.any(law.prob(tokens)[:, 2])
   key_B = jax.random.split(jax.random.key(0), len(FILTERS))
   row = law.row(np.full(len(FILTERS), 2))
-  drawn_B = enumeration.quick(lambda law, key_B: law.draw(key_B))(row, key_B)
+  drawn_B = _draw(row, key_B)
   np.testing.assert_array_equal(drawn_B, row.best)
   assert np.all((row.best >= 0) & (row.best < 37))
 
@@ -178,10 +178,16 @@ def test_no_token_is_possible(value):
 # Draws.
 
 
+@enumeration.quick
+def _draw(law, key_B):
+  return law.draw(key_B, sampling.Purpose.DRAFT)
+
+
 def _frequencies(law, draws, seed=0):
   """How often each token comes out of a law with one row."""
   keys = jax.random.split(jax.random.key(seed), draws)
-  draw = jax.jit(jax.vmap(lambda law, key: law.draw(key[None])[0], (None, 0)))
+  one = lambda law, key: law.draw(key[None], sampling.Purpose.DRAFT)[0]
+  draw = jax.jit(jax.vmap(one, (None, 0)))
   tokens = np.asarray(draw(law, keys))
   assert tokens.dtype == np.int32
   return np.bincount(tokens, minlength=law.width) / draws
@@ -213,10 +219,9 @@ def test_greedy_rows_draw_the_argmax_and_others_keep_their_cut():
   logits = _normal(7, 2.0)[:, 0]
   law = enumeration.laws(logits, FILTERS)
   dense = np.asarray(enumeration.dense(law))
-  draw = enumeration.quick(lambda law, key_B: law.draw(key_B))
   for seed in range(20):
     key_B = jax.random.split(jax.random.key(seed), len(FILTERS))
-    tokens = np.asarray(draw(law, key_B))
+    tokens = np.asarray(_draw(law, key_B))
     np.testing.assert_array_equal(
         tokens[law.greedy], logits.argmax(axis=-1)[law.greedy]
     )

@@ -112,9 +112,7 @@ def _program(fold):
     rows = key_B.shape[0]
     spread = lambda law: jax.tree.map(lambda x: jnp.repeat(x, rows, 0), law)
     target, law = spread(target), spread(law)
-    drafted_B = law.row(jnp.zeros(rows, int)).draw(
-        sampling.fold(key_B, Purpose.DRAFT, 0)
-    )
+    drafted_B = law.row(jnp.zeros(rows, int)).draw(key_B, Purpose.DRAFT)
     proposal = Proposal(
         drafted_B[:, None], jnp.ones(rows, int), law, Kind.CHAIN
     )
@@ -183,7 +181,7 @@ def _uniform_text(keys, count=16, size=11, gamma=3):
   def one(law, round_):
     key_B = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, round_)
     first = law.row(jnp.zeros(rows, jnp.int32))
-    draw = lambda i: first.draw(sampling.fold(key_B, Purpose.DRAFT, i))
+    draw = lambda i: first.draw(key_B, Purpose.DRAFT, i)
     drafted_BN = jax.lax.map(draw, jnp.arange(gamma)).T
     drafts = rounds.nodes_of(law, gamma)
     proposal = Proposal(

@@ -120,8 +120,11 @@ def test_verdict_agrees_with_itself():
     want = np.take_along_axis(law, drafted, -1)[..., 0]
     want = np.where(verdict.evaluated_BG, want, 0)
     np.testing.assert_allclose(traced, want, atol=1e-6)
-  coin_BG = verdict.trace.coin_BG[verdict.evaluated_BG]
-  assert coin_BG.max() < 1 and len(np.unique(coin_BG)) == coin_BG.size
+  greedy_B = np.all(target.greedy, axis=1)
+  coin_BG = verdict.trace.coin_BG
+  assert np.any(greedy_B) and not np.any(coin_BG[greedy_B])
+  coins = coin_BG[~greedy_B][verdict.evaluated_BG[~greedy_B]]
+  assert coins.max() < 1 and len(np.unique(coins)) == coins.size
   assert len(np.unique(verdict.accepted_B)) > 2
 
 
@@ -158,7 +161,7 @@ def test_nothing_drafted_is_plain_decoding():
   key_B = jax.random.split(rounds.key(), rows)
   verdict = enumeration.verify(rounds.RULE, target, empty, key_B)
   draw = lambda law, key_B: law.row(jnp.zeros(rows, int)).draw(
-      sampling.fold(key_B, Purpose.EXTRA, 0)
+      key_B, Purpose.EXTRA
   )
   drawn = enumeration.quick(draw)(target, key_B)
   np.testing.assert_array_equal(verdict.next_token_B, drawn)

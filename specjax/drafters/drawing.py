@@ -80,8 +80,7 @@ class DrawingChain(chain.Chain):
     law = self.law(logits_BV, context, node)
     if self.argmax:
       return law.best, None
-    draw_key_B = sampling_lib.fold(key_B, sampling_lib.Purpose.DRAFT, node)
-    return law.draw(draw_key_B), law
+    return law.draw(key_B, sampling_lib.Purpose.DRAFT, node), law
 
   def law(self, logits, context, depth) -> sampling_lib.Law:
     """The law of the source's own logits.

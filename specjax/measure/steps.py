@@ -7,13 +7,17 @@ round can't do without: the model's pass, the law, the draw.
 A draft step is what it adds to a verify step: timed on its own, a small
 draft's weights would stay in a cache that the target's drive them out of in
 every round. What the rest of a round adds to both is timed in the same way.
+
+A machine that others use, too, is now fast and now slow. So all programs are
+timed in turn, each turn beside a whole decoding where there is one, and what
+counts is how many target steps of its turn a step takes.
 """
 
 import dataclasses
 import functools
 import statistics
 import time
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -51,24 +55,24 @@ class Steps:
 
     Args:
       seconds: of one step of "target" and "round", and where there are drafts
-        of "verify" and "drafted" (a proposal and its verify step), repeat by
-        repeat.
+        of "verify" and "drafted" (a proposal and its verify step), turn by
+        turn.
       depth: gamma, or 0.
     """
-    median = lambda name: statistics.median(seconds[name])
+    one = statistics.median(seconds["target"])
 
-    def added(more, less):
-      """Repeat by repeat: what slows the machine for a while slows both."""
-      pairs = zip(seconds[more], seconds[less])
-      return max(0.0, statistics.median(a - b for a, b in pairs))
+    def added(more, less=None):
+      """What `more` takes beyond `less`, in target steps of the same turn."""
+      less = seconds[less] if less else [0.0] * len(seconds[more])
+      turns = zip(seconds[more], less, seconds["target"])
+      return max(0.0, one * statistics.median((a - b) / c for a, b, c in turns))
 
     if not depth:
-      one = median("target")
       return cls(0.0, one, one, added("round", "target"))
     return cls(
         draft=added("drafted", "verify") / depth,
-        target=median("target"),
-        verify=median("verify"),
+        target=one,
+        verify=added("verify"),
         rest=added("round", "drafted"),
     )
 
@@ -93,7 +97,7 @@ def measure(
     tick: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Steps:
-  """Times the steps in turn, in the middle of a decoding.
+  """Times the steps in turn, with nothing between the turns.
 
   Args:
     plain: the target without drafts.
@@ -103,6 +107,24 @@ def measure(
     repeats: timings of each; the median counts.
     tick: called after each timing.
     clock: seconds.
+  """
+  runs = programs(plain, speculative, batch)
+  seconds = interleave(runs, steps, repeats, tick, clock)
+  return Steps.of(seconds, speculative.loop.drafter.depth)
+
+
+def programs(
+    plain: side_lib.Side, speculative: side_lib.Side, batch
+) -> dict[str, Callable[[Any], Any]]:
+  """What Steps.of wants timed, in the middle of decoding a batch.
+
+  Args:
+    plain: the target without drafts.
+    speculative: the target with them.
+    batch: whose shapes are taken.
+
+  Returns:
+    name -> runs so many steps.
   """
   drafter = speculative.loop.drafter
   depth = drafter.depth
@@ -134,7 +156,51 @@ def measure(
     runs["verify"] = target(speculative, drafter.nodes + 1)
     runs["drafted"] = rounds(False)
   runs["round"] = rounds(True)
-  return Steps.of(interleave(runs, steps, repeats, tick, clock), depth)
+  return runs
+
+
+class Turns:
+  """Times programs in turn, whenever asked to.
+
+  Attributes:
+    seconds: of one step of each program, turn by turn.
+  """
+
+  def __init__(
+      self,
+      runs: Mapping[str, Callable[[Any], Any]],
+      steps: int,
+      tick: Callable[[], None] = lambda: None,
+      clock: Callable[[], float] = time.perf_counter,
+      every: int = 1,
+  ):
+    """Calls each program once, which is free.
+
+    Args:
+      runs: name -> runs so many steps.
+      steps: in one timing.
+      tick: called after each timing.
+      clock: seconds.
+      every: which of the calls are a turn; the others do nothing.
+    """
+    self._runs, self._tick, self._clock = runs, tick, clock
+    self._every, self._calls = every, 0
+    self._steps, self._count = steps, jnp.int32(steps)
+    self.seconds = {name: [] for name in runs}
+    for run in runs.values():
+      jax.block_until_ready(run(self._count))
+      tick()
+
+  def __call__(self) -> None:
+    """Times each program once more."""
+    self._calls += 1
+    if self._calls % self._every:
+      return
+    for name, run in self._runs.items():
+      began = self._clock()
+      jax.block_until_ready(run(self._count))
+      self.seconds[name].append((self._clock() - began) / self._steps)
+      self._tick()
 
 
 def interleave(
@@ -145,19 +211,11 @@ def interleave(
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
   """Seconds of one step of each run, by turns; first calls are free."""
-  count = jnp.int32(steps)
-  for run in runs.values():
-    jax.block_until_ready(run(count))
-    tick()
-  seconds = {name: [] for name in runs}
+  turns = Turns(runs, steps, tick, clock)
   with timing.no_compilation():
     for _ in range(repeats):
-      for name, run in runs.items():
-        began = clock()
-        jax.block_until_ready(run(count))
-        seconds[name].append((clock() - began) / steps)
-        tick()
-  return seconds
+      turns()
+  return turns.seconds
 
 
 def verify_costs(
@@ -229,7 +287,7 @@ def target_steps(module, params, state, width: int, count):
         params, query, cache, state.memory, method="decode"
     )
     law = sampling_lib.make_law(logits_BTV, state.sampling, new_BT)
-    return cache, law.row(end_B).draw(_keys(state, i))
+    return cache, law.row(end_B).draw(_keys(state, i), sampling_lib.Purpose.EXTRA)
 
   token_B = state.tokens_BS[:, 0]
   return jax.lax.fori_loop(0, count, step, (state.cache, token_B))[1]
@@ -259,7 +317,9 @@ def round_steps(loop, target_params, drafter_params, state, whole: bool, count):
     now = at(i, carry)
     proposal, drafter = loop.propose(drafter_params, now)
     law, _, cache, features = loop.score(target_params, now, proposal)
-    token_B = law.row(proposal.count_B).draw(_keys(state, i))
+    token_B = law.row(proposal.count_B).draw(
+        _keys(state, i), sampling_lib.Purpose.EXTRA
+    )
     if loop.drafter.taps:
       # Its drafts wait for the target's states, not for a token.
       width = loop.drafter.depth + 1

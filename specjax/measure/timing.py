@@ -163,6 +163,7 @@ def interleave(
     warmup: int,
     tick: Callable[[], None] = lambda: None,
     hear: Callable[[str, Any, Any], None] = lambda name, side, state: None,
+    beside: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Times:
   """Times every side on every batch, in turn.
@@ -179,6 +180,8 @@ def interleave(
     tick: called after each call.
     hear: given the name of a side, the side and its final state after each
       timed call.
+    beside: called after each timed batch, to time other things under the same
+      circumstances.
     clock: seconds.
   """
 
@@ -216,6 +219,7 @@ def interleave(
           decode[name][i] += after
           counts[name] += Counts.of(state)
           hear(name, now[name], state)
+        beside()
   steady = lambda name: statistics.median(
       map(sum, zip(prefill[name], decode[name]))
   )

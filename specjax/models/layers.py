@@ -136,7 +136,9 @@ def embed(table_VD, ids, types: Types):
     rows = jnp.take(table_VD, ids, axis=0, mode="clip")
     return rows.astype(types.carried)
   # As plain bits: a CPU does not index bfloat16, and XLA would convert the
-  # whole table first, once a decoding.
+  # whole table first. The barrier: it would read all of the bits, too, once a
+  # decoding, before its loop.
+  table_VD, ids = jax.lax.optimization_barrier((table_VD, ids))
   bits = jax.lax.bitcast_convert_type(table_VD, jnp.uint16)
   rows = jnp.take(bits, ids, axis=0, mode="clip")
   rows = jax.lax.bitcast_convert_type(rows, jnp.bfloat16)

@@ -151,7 +151,7 @@ class Trace:
     p_BG: what it was judged by in the end: the target's probability of its
       token, once its rejected siblings have had their share.
     q_BG: the draft's likewise; 1 for point masses.
-    coin_BG: the uniform number.
+    coin_BG: the uniform number, 0 in greedy rows.
   """
 
   node_BG: jax.Array

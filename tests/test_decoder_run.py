@@ -256,12 +256,18 @@ def test_a_missing_package_is_told_before_the_work():
 
 def test_configs():
   """Their docstrings name their own commands; variants are checked."""
-  for file in (SMOLLM2, GPT):
+  others = [path.name for path in tiny.CONFIGS.glob("smollm2_*.py")]
+  assert len(others) >= 5
+  for file in (SMOLLM2, GPT, *others):
     text = (tiny.CONFIGS / file).read_text()
     assert f"python -m specjax.run --config configs/{file}" in text
   assert command_line.read(
       ["run", "--config", f"{tiny.CONFIGS / GPT}:T1"]
   ).sampling.temperature == 1
-  for file, known in ((GPT, "there is T1"), (SMOLLM2, "give model, bigram")):
+  for file, known in (
+      (GPT, "there is T1"),
+      (SMOLLM2, "give model, bigram"),
+      ("smollm2_suffix.py", "give T1 or cold"),
+  ):
     with pytest.raises(errors.UserError, match=f"no variant 'x'; {known}"):
       command_line.load(f"{tiny.CONFIGS / file}:x")

@@ -1,8 +1,8 @@
 """The mini family's target with EAGLE-2's trees, on its held-out EN-DE rows.
 
-Not of the paper: a head that goes on from the target's last hidden states (arXiv
-2401.15077), trained on its own translations and summaries, and the 8 likeliest
-nodes of a tree that is grown each round (arXiv 2406.16858).
+Not of the paper: a head that goes on from the target's last hidden states
+(arXiv 2401.15077), trained on its own translations and summaries, and the 8
+likeliest nodes of a tree that is grown each round (arXiv 2406.16858).
 
 Command: python -m specjax.train --config configs/train_heads.py:ende_eagle
          python -m specjax.run --config configs/ende_eagle2.py:mini

@@ -309,7 +309,6 @@ def costs(chosen: Sequence[Pair], temperature: float) -> dict[str, Any]:
               "target": seconds[0],
               "verify": seconds[depth],
               "drafted": seconds[name],
-              "round": seconds[name],
           },
           depth,
       )

@@ -248,7 +248,9 @@ def added(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
       "answers": sum(cell["answers"] for cell in cells),
       "tokens": total("tokens"),
       "seconds": {
-          name: [sum(x) for x in zip(*(cell["seconds"][name] for cell in cells))]
+          name: [
+              sum(x) for x in zip(*(cell["seconds"][name] for cell in cells))
+          ]
           for name in cells[0]["seconds"]
       },
       "differing": {
@@ -328,21 +330,21 @@ def markdown(made: dict[str, Any]) -> str:
       "",
       f"{environment.headline(made)}, {made['threads']} threads, {versions},"
       f" {made['dtype']}, batch 1, greedy, at most {made['new_tokens']} tokens"
-      f" an answer. Drafts here: {made['drafts']}, gamma {made['gamma']}; there:"
-      f" prompt_lookup_num_tokens={made['lookup']}. Ratios are medians over"
+      f" an answer. Drafts here: {made['drafts']}, gamma {made['gamma']};"
+      f" there: prompt_lookup_num_tokens={made['lookup']}. Ratios are medians over"
       f" {made['repeats']} repeats, all by turns.",
       "",
       *results.table(
-          "prompts | answers | ms a token | transformers' | time of theirs | with"
-          " the prompt | tokens/s with drafts | transformers' | times faster |"
+          "prompts | answers | ms a token | transformers' | time of theirs |"
+          " with the prompt | tokens/s with drafts | transformers' | times faster |"
           " rows that differ",
           [line(*item) for item in made["categories"].items()],
       ),
       "",
       "Milliseconds a token are of plain decoding after the prompt; tokens a"
       " second count the prompt, too. Rows whose tokens differ from plain"
-      " decoding's here, besides near ties + at those: with drafts; theirs; with"
-      " their prompt lookup.",
+      " decoding's here, besides near ties + at those: with drafts; theirs;"
+      " with their prompt lookup.",
       "",
       f"Milliseconds of one step behind {made['steps']['context']} tokens:",
       "",

@@ -41,32 +41,29 @@ def fold(key_B, purpose, node=0):
   Returns:
     key_B.
   """
-  fold_in = jax.vmap(jax.random.fold_in)
-  purpose_B = jnp.broadcast_to(jnp.asarray(purpose, jnp.int32), key_B.shape)
-  node_B = jnp.broadcast_to(jnp.asarray(node, jnp.int32), key_B.shape)
-  return fold_in(fold_in(key_B, purpose_B), node_B)
+  one = jnp.asarray(purpose, jnp.int32) + len(Purpose) * jnp.asarray(node)
+  one_B = jnp.broadcast_to(one, key_B.shape)
+  return jax.vmap(jax.random.fold_in)(key_B, one_B)
 
 
-def draw(key_B, log_weights_BV, fallback_B):
-  """int32 tokens_B with probability proportional to exp(log_weights).
+def draw(key_B, weights_BV, fallback_B):
+  """int32 tokens_B with probability proportional to their weights.
 
   First a block of the vocabulary by its mass, then a token of that block: the
   same law as one draw over V, for 2 sqrt(V) random numbers instead of V.
 
   Args:
     key_B: one typed key a row.
-    log_weights_BV: need not be normalised; -inf is never drawn.
+    weights_BV: 0 or more, need not be normalised; 0 is never drawn.
     fallback_B: the token of a row whose weights hold a NaN or no mass: a
       draw from those would give id 0, which reads like a padding token.
   """
-  width = log_weights_BV.shape[-1]
+  rows, width = weights_BV.shape
   block = max(1, math.isqrt(width))
-  peak_B = jnp.max(log_weights_BV, axis=-1)
   # A row of blocks, each of `block` tokens; the last is filled up.
-  blocks = jnp.pad(
-      log_weights_BV, ((0, 0), (0, -width % block)), constant_values=-jnp.inf
-  ).reshape(peak_B.shape + (-1, block))
-  mass = jnp.sum(jnp.exp(blocks - peak_B[:, None, None]), axis=-1)
+  blocks = jnp.pad(weights_BV, ((0, 0), (0, -width % block)))
+  blocks = blocks.reshape(rows, -1, block)
+  mass = jnp.sum(blocks, axis=-1)
   # The default mode never reaches tails under about 1e-7 (jax-ml/jax#26974).
   gumbel = lambda key: jax.random.gumbel(
       key, (mass.shape[1] + block,), mode="high"
@@ -74,9 +71,11 @@ def draw(key_B, log_weights_BV, fallback_B):
   noise = jax.vmap(gumbel)(key_B)
   chosen_B = jnp.argmax(jnp.log(mass) + noise[:, block:], axis=-1)
   inside = jax.vmap(lambda rows, index: rows[index])(blocks, chosen_B)
-  token_B = jnp.argmax(inside + noise[:, :block], axis=-1)
+  token_B = jnp.argmax(jnp.log(inside) + noise[:, :block], axis=-1)
   tokens_B = (chosen_B * block + token_B).astype(jnp.int32)
-  return jnp.where(jnp.isfinite(peak_B), tokens_B, fallback_B)
+  total_B = jnp.sum(mass, axis=-1)
+  some_B = jnp.isfinite(total_B) & (total_B > 0)
+  return jnp.where(some_B, tokens_B, fallback_B)
 
 
 @struct.dataclass
@@ -208,9 +207,7 @@ class Law:
     """
 
     def sampled():
-      kept_BV = jnp.where(
-          self.logits >= self.cut[:, None], self.logits, -jnp.inf
-      )
+      kept_BV = cuts.weights(self.logits, self.peak, self.cut)
       return draw(fold(key_B, purpose, node), kept_BV, self.best)
 
     tokens_B = jax.lax.cond(

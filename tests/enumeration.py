@@ -384,7 +384,6 @@ class Round:
     weights_RV = next_weights(self.rule, self.target, self.proposal, judged)
     accepted_R, path_RG = map(np.asarray, (judged.accepted_B, judged.path_BG))
     next_RV = np.asarray(weights_RV, np.float64)
-    next_RV = np.exp(next_RV - next_RV.max(axis=1, keepdims=True))
     next_RV /= next_RV.sum(axis=1, keepdims=True)
     for m, mass in emitted.items():
       row = np.flatnonzero((accepted_R == m - 1) & (weight_R > 0))

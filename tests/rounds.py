@@ -59,7 +59,7 @@ def corrected(target, proposal, rule=TokenRule()):
       nothing_BN, proposal.count_B, zeros_BN, zeros_BN, zeros_BN
   )
   weights = enumeration.next_weights(rule, target, proposal, judged)
-  return np.exp(np.asarray(weights[0]))
+  return np.asarray(weights[0])
 
 
 def key(seed=0):
@@ -107,9 +107,8 @@ class SoftmaxedResidual(TokenRule):
     last = proposal.tokens_BN.shape[1] - 1
     p_BV = target.row(judged.accepted_B).dense()
     q_BV = proposal.law.row(jnp.minimum(judged.accepted_B, last)).dense()
-    return jnp.where(
-        judged.rejected_B[:, None], jnp.maximum(p_BV - q_BV, 0), weights_BV
-    )
+    soft_BV = jnp.exp(jnp.maximum(p_BV - q_BV, 0))
+    return jnp.where(judged.rejected_B[:, None], soft_BV, weights_BV)
 
 
 class Inclusive(TokenRule):
@@ -131,4 +130,4 @@ class PlainResidual(TokenRule):
   """Draws the corrected token from p."""
 
   def next_weights(self, target, proposal, judged):
-    return target.row(judged.accepted_B).log_dense()
+    return target.row(judged.accepted_B).dense()

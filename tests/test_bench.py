@@ -136,7 +136,9 @@ def test_figures_are_those_of_the_answers(whole):
 def test_tables_and_page(whole, capsys):
   table = (whole / "report.md").read_text()
   assert "| texts | " in table and "question.jsonl | 4 rows |" in table
-  for words in ("| a | lookup | 2 |", "| turn 2 | lookup | 1 |", "| in all | loo"):
+  for words in (
+      "| a | lookup | 2 |", "| turn 2 | lookup | 1 |", "| in all | loo"
+  ):
     assert words in table
   page = test_measure_page.read((whole / "report.html").read_text())
   assert "By category" in page.words and "suffix" in page.words
@@ -148,10 +150,13 @@ def test_rows_that_differ_are_listed(whole):
   report, details = read(whole), read(whole, "details")
   row = {"row": 2, "id": "8", "position": 3, "gap": 2e-5, "bound": 1e-4}
   other = row | {"gap": 0.5, "near_tie": False}
-  details["drafters"]["suffix"]["mismatches"] = [row | {"near_tie": True}, other]
+  details["drafters"]["suffix"]["mismatches"] = [
+      row | {"near_tie": True}, other
+  ]
   report["drafters"]["suffix"] |= {"mismatched_rows": 2, "near_ties": 1}
   shown = tables.text(report, details)
-  assert "  row 2 suffix        token 3   gap of plain's two best 0.5: NOT" in shown
+  line = "  row 2 suffix        token 3   gap of plain's two best 0.5: NOT"
+  assert line in shown
   assert "gap of plain's two best 2e-05: a near tie; id 8" in shown
   assert shown.splitlines()[-1].endswith("1 (1 near ties)")
 

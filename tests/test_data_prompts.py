@@ -89,7 +89,8 @@ def test_the_agents_prompts():
   """Always alike; loops have turns, and every text is used once."""
   made = prompts.load("agent")
   assert made == prompts.load("agent")
-  assert collections.Counter((row.category, len(row.turns)) for row in made) == {
+  kinds = collections.Counter((row.category, len(row.turns)) for row in made)
+  assert kinds == {
       ("edits", 4): 8,
       ("corrections", 4): 8,
       ("retries", 1): 24,

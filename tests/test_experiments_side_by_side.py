@@ -33,7 +33,8 @@ def cell(differing=()):
 
 def test_turns():
   order = []
-  runs = {name: lambda row, name=name: order.append((name, row)) for name in "ab"}
+  note = lambda name: lambda row: order.append((name, row))
+  runs = {name: note(name) for name in "ab"}
   made = turns.seconds(runs, 2, 2)
   assert [len(values) for values in made.values()] == [2, 2]
   assert order == [

@@ -230,7 +230,7 @@ def test_greedy_rows_draw_the_argmax_and_others_keep_their_cut():
 
 def test_nothing_is_drawn_from_nothing():
   """huggingface/transformers#28508; a draw from NaN gave token 0."""
-  weights = jnp.asarray([[jnp.nan] * 4, [-jnp.inf] * 4, [0, 0, jnp.nan, 0]])
+  weights = jnp.asarray([[jnp.nan] * 4, [0.0] * 4, [1, 1, jnp.nan, 1]])
   key_B = jax.random.split(jax.random.key(0), 3)
   fallback_B = jnp.asarray([3, 2, 1])
   tokens = enumeration.quick(sampling.draw)(key_B, weights, fallback_B)

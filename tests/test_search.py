@@ -119,7 +119,9 @@ def test_the_door(tmp_path, capsys, monkeypatch):
   """A file that a config takes; costs are told, to save their compilation."""
   family = tiny.write_family(tmp_path)
   monkeypatch.setattr(
-      steps_lib, "verify_costs", lambda _, __, widths, **how: [1.0] * len(widths)
+      steps_lib,
+      "verify_costs",
+      lambda _, __, widths, **how: [1.0] * len(widths),
   )
   monkeypatch.setattr(
       steps_lib,

@@ -26,7 +26,10 @@ _SMALL = "--config=configs/train_mini.py:small"
         ([_SMALL, "--config.teacher_temperatures=(-1.0,)"], "temperature"),
         ([_SMALL, "--config.teacher_rows=-1"], "teacher_rows"),
         ([_SMALL, "--config.teacher=/nowhere/none"], "/nowhere/none"),
-        ([_SMALL, "--config.models.small.start=/nowhere/none"], "models.small.start"),
+        (
+            [_SMALL, "--config.models.small.start=/nowhere/none"],
+            "models.small.start",
+        ),
         (["--config=configs/train_mini.py:huge"], "no model 'huge'"),
         (["--config=configs/train_mini.py", "--config.stepz=3"], "stepz"),
         (["--config=configs/train_mini.py", "--config.warmup=a"], "warmup=a"),

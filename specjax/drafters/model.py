@@ -36,9 +36,9 @@ class ModelDrafter(drawing.DrawingChain):
   read) without a special case.
 
   With a `confidence` a row drafts on while the product of its drafts' chances,
-  by the draft model's own softmax, is at least that, as in the stops of assisted
-  generation. They look at q alone, and a token that made a row stop is still
-  judged, so the output law is exact.
+  by the draft model's own softmax, is at least that, as in the stops of
+  assisted generation. They look at q alone, and a token that made a row stop is
+  still judged, so the output law is exact.
 
   Attributes:
     module: the draft model; encoder-decoders read the source themselves.

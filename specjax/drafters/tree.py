@@ -241,13 +241,16 @@ class TreeDrafter:
     best_BM = sampling_lib.first_at(left_BMV, peak_BM)
 
     def drawn():
-      one = lambda node, left_BV, best_B: sampling_lib.draw(
+      one = lambda node, weights_BV, best_B: sampling_lib.draw(
           sampling_lib.fold(key_B, sampling_lib.Purpose.DRAFT, node),
-          left_BV,
+          weights_BV,
           best_B,
       )
+      some_BM = peak_BM > -jnp.inf
+      peak_BM1 = jnp.where(some_BM, peak_BM, 0.0)[..., None]
+      weights_BMV = jnp.exp(left_BMV - peak_BM1)
       token_BM = jax.vmap(one, in_axes=(0, 1, 1), out_axes=1)(
-          jnp.array(nodes), left_BMV, best_BM
+          jnp.array(nodes), weights_BMV, best_BM
       )
       return jnp.where(greedy_B[:, None], best_BM, token_BM)
 

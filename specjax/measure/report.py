@@ -203,7 +203,6 @@ def _details(measured: Measured) -> dict[str, Any]:
           "draft_step": 1e3 * steps.draft,
           "target_step": 1e3 * steps.target,
           "verify_step": 1e3 * steps.verify,
-          "rest": 1e3 * steps.rest,
           "plain_round": per_pass[timing.PLAIN],
           "speculative_round": per_pass[timing.SPECULATIVE],
       },

@@ -6,7 +6,7 @@ round can't do without: the model's pass, the law, the draw.
 
 A draft step is what it adds to a verify step: timed on its own, a small
 draft's weights would stay in a cache that the target's drive them out of in
-every round. What the rest of a round adds to both is timed in the same way.
+every round.
 
 A machine that others use, too, is now fast and now slow. So all programs are
 timed in turn, each turn beside a whole decoding where there is one, and what
@@ -41,40 +41,28 @@ class Steps:
       its depth.
     target: of the target on one token.
     verify: of the target on all drafts and the newest token.
-    rest: of what a round does beside: judging, emitting, counting.
   """
 
   draft: float
   target: float
   verify: float
-  rest: float = 0.0
 
   @classmethod
   def of(cls, seconds: dict[str, list[float]], depth: int) -> "Steps":
     """From what `measure` times.
 
     Args:
-      seconds: of one step of "target" and "round", and where there are drafts
-        of "verify" and "drafted" (a proposal and its verify step), turn by
-        turn.
+      seconds: of one step of "target", and where there are drafts of "verify"
+        and "drafted" (a proposal and its verify step), turn by turn.
       depth: gamma, or 0.
     """
     one = statistics.median(seconds["target"])
-
-    def added(more, less=None):
-      """What `more` takes beyond `less`, in target steps of the same turn."""
-      less = seconds[less] if less else [0.0] * len(seconds[more])
-      turns = zip(seconds[more], less, seconds["target"])
-      return max(0.0, one * statistics.median((a - b) / c for a, b, c in turns))
-
     if not depth:
-      return cls(0.0, one, one, added("round", "target"))
-    return cls(
-        draft=added("drafted", "verify") / depth,
-        target=one,
-        verify=added("verify"),
-        rest=added("round", "drafted"),
-    )
+      return cls(0.0, one, one)
+    turns = list(zip(*map(seconds.get, ("target", "verify", "drafted"))))
+    verify = statistics.median(v / t for t, v, _ in turns)
+    drafts = statistics.median((d - v) / t for t, v, d in turns)
+    return cls(max(0.0, drafts) * one / depth, one, verify * one)
 
   @property
   def c(self) -> float:
@@ -127,7 +115,6 @@ def programs(
     name -> runs so many steps.
   """
   drafter = speculative.loop.drafter
-  depth = drafter.depth
 
   def target(side, width):
     # Without the drafter's own part, so that all drafts share a program.
@@ -136,27 +123,25 @@ def programs(
         side.loop.target, side.target_params, state, width, count
     )
 
-  def rounds(whole):
-    state = middle(speculative, batch)
-    # A step is of all drafts, however few a round may have.
-    loop = dataclasses.replace(
-        speculative.loop, drafter=drafter.whole, narrow=False
-    )
-    return lambda count: round_steps(
-        loop,
-        speculative.target_params,
-        speculative.drafter_params,
-        state,
-        whole,
-        count,
-    )
-
   runs = {"target": target(plain, 1)}
-  if depth:
-    runs["verify"] = target(speculative, drafter.nodes + 1)
-    runs["drafted"] = rounds(False)
-  runs["round"] = rounds(True)
-  return runs
+  if not drafter.depth:
+    return runs
+  # A step is of all drafts, however few a round may have.
+  loop = dataclasses.replace(
+      speculative.loop, drafter=drafter.whole, narrow=False
+  )
+  drafted = functools.partial(
+      round_steps,
+      loop,
+      speculative.target_params,
+      speculative.drafter_params,
+      middle(speculative, batch),
+      False,
+  )
+  return runs | {
+      "verify": target(speculative, drafter.nodes + 1),
+      "drafted": drafted,
+  }
 
 
 class Turns:
@@ -287,7 +272,10 @@ def target_steps(module, params, state, width: int, count):
         params, query, cache, state.memory, method="decode"
     )
     law = sampling_lib.make_law(logits_BTV, state.sampling, new_BT)
-    return cache, law.row(end_B).draw(_keys(state, i), sampling_lib.Purpose.EXTRA)
+    token_B = law.row(end_B).draw(
+        _keys(state, i), sampling_lib.Purpose.EXTRA
+    )
+    return cache, token_B
 
   token_B = state.tokens_BS[:, 0]
   return jax.lax.fori_loop(0, count, step, (state.cache, token_B))[1]

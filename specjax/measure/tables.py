@@ -6,7 +6,9 @@ from specjax.measure import categories
 
 SAMPLED = "sampled: laws are tested by the test suite"
 _FACTORS = {
-    "tokens": "a timed round, against Eq. 1: places are not i.i.d., ends are cut",
+    "tokens": (
+        "a timed round, against Eq. 1: places are not i.i.d., ends are cut"
+    ),
     "verify": "v is not 1",
     "overhead": "of the loops beside their steps",
     "idle_rows": "rows of a batch end at different times",

@@ -72,11 +72,11 @@ class BlockRule(rule_lib.Rule):
   def next_weights(self, target, proposal, judged):
     """What is left of one row's law; see rule.Rule."""
     weight_B1 = judged.carried
-    log_p_BV = target.row(judged.accepted_B).log_dense()
+    p_BV = target.row(judged.accepted_B).dense()
     last = proposal.tokens_BN.shape[1] - 1
     q_BV = proposal.law.row(jnp.minimum(judged.accepted_B, last)).dense()
-    left_BV = jnp.maximum(0.0, weight_B1 * jnp.exp(log_p_BV) - q_BV)
-    return rule_lib.corrected(judged, jnp.log(left_BV), log_p_BV)
+    left_BV = jnp.maximum(0.0, weight_B1 * p_BV - q_BV)
+    return rule_lib.corrected(judged, left_BV, p_BV)
 
 
 def _weights(ratio_BN):

@@ -76,7 +76,7 @@ class Rule:
     raise NotImplementedError
 
   def next_weights(self, target, proposal, judged: Judged):
-    """Log-weights of the token after the accepted ones, log_weights_BV.
+    """Weights of the token after the accepted ones, weights_BV, 0 or more.
 
     What is left of the target's law where something was rejected behind them,
     else all of it. Not normalised.
@@ -131,7 +131,7 @@ class Rule:
 
     def sampled():
       if proposal.kind is Kind.NONE:
-        weights_BV = target.row(place_B).log_dense()
+        weights_BV = target.row(place_B).dense()
       else:
         weights_BV = self.next_weights(target, proposal, judged)
       draw_key_B = sampling.fold(key_B, purpose_B, place_B)
@@ -155,11 +155,11 @@ class Rule:
     _check_shapes(target, proposal)
 
 
-def corrected(judged: Judged, residual_BV, log_p_BV):
+def corrected(judged: Judged, residual_BV, p_BV):
   """The residual where a node was rejected and mass is left, else p."""
-  has_mass_B = jnp.any(residual_BV > -jnp.inf, axis=-1)
+  has_mass_B = jnp.any(residual_BV > 0, axis=-1)
   use_B1 = (judged.rejected_B & has_mass_B)[:, None]
-  return jnp.where(use_B1, residual_BV, log_p_BV)
+  return jnp.where(use_B1, residual_BV, p_BV)
 
 
 def prefix(accept_BN, count_B, p_BN, q_BN, coin_BN) -> Judged:

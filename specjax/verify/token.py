@@ -98,15 +98,15 @@ class TokenRule(rule_lib.Rule):
 
   def next_weights(self, target, proposal, judged):
     """What is left of one row's law; see rule.Rule."""
-    log_p_BV = target.row(judged.accepted_B).log_dense()
+    p_BV = target.row(judged.accepted_B).dense()
     node_B = jnp.minimum(judged.accepted_B, proposal.tokens_BN.shape[1] - 1)
-    residual_BV = _without_drafted(proposal, node_B, log_p_BV)
+    residual_BV = _without_drafted(proposal, node_B, p_BV)
     if proposal.kind in _DRAWN:
       scale = self.lenience if self.residual == "lenient" else 1.0
       q_BV = proposal.law.row(node_B).dense()
-      drawn_BV = jnp.log(jnp.maximum(0.0, jnp.exp(log_p_BV) - scale * q_BV))
+      drawn_BV = jnp.maximum(0.0, p_BV - scale * q_BV)
       residual_BV = _mixed(proposal, residual_BV, drawn_BV, node_B)
-    return rule_lib.corrected(judged, residual_BV, log_p_BV)
+    return rule_lib.corrected(judged, residual_BV, p_BV)
 
   def _overlap(self, target, proposal, evaluated_BG):
     """sum min(p, q) at judged positions."""
@@ -138,8 +138,8 @@ def _mixed(proposal, point, drawn, node_B=None):
   return jnp.where(is_point, point, drawn)
 
 
-def _without_drafted(proposal, node_B, log_p_BV):
-  """log_p_BV without the token of one node a row."""
+def _without_drafted(proposal, node_B, p_BV):
+  """p_BV without the token of one node a row."""
   token_B1 = jnp.take_along_axis(proposal.tokens_BN, node_B[:, None], axis=1)
-  drafted_BV = jnp.arange(log_p_BV.shape[1]) == token_B1
-  return jnp.where(drafted_BV, -jnp.inf, log_p_BV)
+  drafted_BV = jnp.arange(p_BV.shape[1]) == token_B1
+  return jnp.where(drafted_BV, 0.0, p_BV)

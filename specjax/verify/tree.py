@@ -64,13 +64,13 @@ class TreeRule(rule_lib.Rule):
 
   def next_weights(self, target, proposal, judged):
     """What is left of one row's law; see rule.Rule."""
-    log_p_BV = target.row(judged.place_B).log_dense()
+    p_BV = target.row(judged.place_B).dense()
     if proposal.kind is Kind.POINT:
       child_BN = _children(proposal, judged.place_B - 1)
-      left_BV = _without(log_p_BV, proposal.tokens_BN, child_BN)
+      left_BV = _without(p_BV, proposal.tokens_BN, child_BN)
     else:
-      left_BV = jnp.log(judged.carried)
-    return rule_lib.corrected(judged, left_BV, log_p_BV)
+      left_BV = judged.carried
+    return rule_lib.corrected(judged, left_BV, p_BV)
 
 
 def tree_of(proposal) -> proposals.Tree:
@@ -86,11 +86,11 @@ def _children(proposal, at_B):
   return below_BN & counts_BN & (tokens_BN >= 0)
 
 
-def _without(log_p_BV, tokens_BN, taken_BN):
-  """log_p_BV without the tokens of some nodes."""
-  width = log_p_BV.shape[1]
-  drop = lambda row_V, token_N: row_V.at[token_N].set(-jnp.inf, mode="drop")
-  return jax.vmap(drop)(log_p_BV, jnp.where(taken_BN, tokens_BN, width))
+def _without(p_BV, tokens_BN, taken_BN):
+  """p_BV without the tokens of some nodes."""
+  width = p_BV.shape[1]
+  drop = lambda row_V, token_N: row_V.at[token_N].set(0.0, mode="drop")
+  return jax.vmap(drop)(p_BV, jnp.where(taken_BN, tokens_BN, width))
 
 
 def _first(flag_BN):

@@ -111,7 +111,7 @@ class TypicalRule(rule_lib.Rule):
   def next_weights(self, target, proposal, judged):
     """All of the target's law; see rule.Rule."""
     del proposal
-    return target.row(judged.place_B).log_dense()
+    return target.row(judged.place_B).dense()
 
 
 def _entropy(target):

@@ -124,8 +124,8 @@ def _by_category(report) -> str:
   table = f'<table class="categories">\n{head}\n{body}\n</table>'
   first = next(iter(report["drafters"]))
   note = markup.note(
-      "Decoding; speed-up over plain decoding of the same prompts, by turns: the"
-      " median of the repeats, their range, and the rates of that repeat. All"
+      "Decoding; speed-up over plain decoding of the same prompts, by turns:"
+      " the median of the repeats, their range, and the rates of that repeat. All"
       f" other figures on this page are of {first}."
   )
   return _section("By category", table + note, "wide")

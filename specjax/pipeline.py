@@ -93,7 +93,12 @@ def draft_model(
         f"draft: give a {kinds[0]}, which reads what the target reads, got a"
         f" {kinds[1]}"
     )
-  drafter = model_drafter.ModelDrafter(draft.module, gamma, **options)
+  drafter = model_drafter.ModelDrafter(
+      draft.module,
+      gamma,
+      positions=draft.module.config.max_positions,
+      **options,
+  )
   return Drafts(drafter, draft.params)
 
 

@@ -11,6 +11,7 @@ import pytest
 from specjax import errors
 from specjax import sampling
 from specjax.decoding import loop as loop_lib
+from specjax.decoding import requests as requests_lib
 from specjax.drafters import model as model_drafter
 from specjax.drafters import none
 from specjax.verify import proposal as proposals
@@ -222,3 +223,17 @@ def test_no_drafts():
   assert proposal.tokens_BN.shape == (3 * ROWS, 0) and proposal.law is None
   assert proposal.kind is Kind.NONE and before == after == ()
   assert not np.any(proposal.count_B)
+
+
+def test_rows_beyond_the_draft_models_positions_get_no_drafts():
+  """Of a row of 6 the second draft would be read at 7, of positions 0 to 6."""
+  module = mocks.TableModel(3)
+  drafter = ModelDrafter(module, 3, positions=7)
+  loop = Loop(TARGET, drafter, token.TokenRule())
+  requests = mocks.requests(Settings(eos=()), 9, prompts=[(0,), (1, 2)])
+  batch = requests_lib.make_batch(requests, vocabulary=3, seed=0)
+  state = loop.prefill(jnp.zeros((16, 3)), TABLE, batch, 9)
+  for length, want in ((5, 3), (6, 0)):
+    now = state.replace(length_B=jnp.full_like(state.length_B, length))
+    got = drafter.propose(TABLE, now.drafter, now.context(), now.key_B, 3)[0]
+    assert got.count_B.tolist() == [want] * 2

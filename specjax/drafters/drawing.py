@@ -102,7 +102,7 @@ class DrawingChain(chain.Chain):
   def proposal(self, tokens_BN, law, context) -> proposals.Proposal:
     """The drawn tokens with their laws, leading [B, N] or None.
 
-    Fewer than gamma count where a narrower source has no token to draw: such
+    None count in rows that are not ready. Fewer than gamma count where a narrower source has no token to draw: such
     a node was drawn from nothing, so it may not be judged as if it were.
     Whether a law is empty is known before the token is drawn.
     """
@@ -110,6 +110,7 @@ class DrawingChain(chain.Chain):
     if law is not None:
       drawn_BN = jnp.cumprod(law.possible, axis=1, dtype=jnp.int32)
       count_B = jnp.sum(drawn_BN, axis=1)
+    count_B = jnp.where(self.ready(context), count_B, 0)
     return proposals.Proposal(tokens_BN, count_B, law, self.kind)
 
   def with_settings(self, context, width: int):

@@ -182,12 +182,6 @@ class EagleDrafter(drawing.DrawingChain):
     cache, hidden_BD = jax.lax.fori_loop(0, chunks, read_chunk, carry)
     return state.replace(cache=cache, hidden_BD=hidden_BD)
 
-  def proposal(self, tokens_BN, law, context):
-    """None for rows that are not ready."""
-    proposal = super().proposal(tokens_BN, law, context)
-    count_B = jnp.where(self.ready(context), proposal.count_B, 0)
-    return proposal.replace(count_B=count_B)
-
   def _read(self, params, state, tokens_BT, hidden_BTD, start_B, active_BT):
     """Pairs from position `start_B` on: hidden_BTD behind them, and the cache.
 

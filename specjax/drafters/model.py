@@ -45,6 +45,8 @@ class ModelDrafter(drawing.DrawingChain):
     gamma: tokens a round; at most, with a confidence.
     chunk: tokens of a prompt that are read in one pass.
     confidence: from 0, which always drafts gamma tokens, to 1.
+    positions: of the longest text that the draft model was made for; rows that
+      would go beyond it get no drafts. None is no bound.
 
   Raises:
     errors.UserError: a value is out of its range; the message names it.
@@ -54,6 +56,7 @@ class ModelDrafter(drawing.DrawingChain):
   gamma: int
   chunk: int = reading.CHUNK
   confidence: float = 0.0
+  positions: int | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -69,6 +72,12 @@ class ModelDrafter(drawing.DrawingChain):
       return super().widths
     drafts = (n for n in _DRAFTS if n < self.gamma)
     return tuple(n + 1 for n in (*drafts, self.gamma))
+
+  def ready(self, context):
+    """Rows whose drafts are all within the draft model's positions."""
+    if self.positions is None:
+      return super().ready(context)
+    return context.length_B + self.gamma - 1 <= self.positions
 
   @property
   def whole(self) -> "ModelDrafter":

@@ -34,6 +34,7 @@ _EXTRAS["test"] = [
     *_EXTRAS["gguf"],
     *_EXTRAS["hub"],
     *_EXTRAS["train"],
+    "hypothesis>=6.100",
     # Notebooks, run from top to bottom.
     "ipykernel>=6.29",
     "nbclient>=0.10",
@@ -42,6 +43,8 @@ _EXTRAS["test"] = [
     # A process a core: compiling is most of the time.
     "pytest-xdist>=3.6",
     "pyyaml>=6.0",
+    # Which jax brings along, too.
+    "scipy>=1.14",
 ]
 _EXTRAS["dev"] = [*_EXTRAS["test"], "build>=1.2", "ruff>=0.6"]
 

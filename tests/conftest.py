@@ -20,6 +20,16 @@ import pytest  # noqa: E402
 from specjax import programs  # noqa: E402
 
 
+def pytest_addoption(parser):
+  """How long the longest of the statistical tests is to take."""
+  parser.addoption(
+      "--draws",
+      type=int,
+      default=16384,
+      help="texts drawn either way in tests/test_shipped_law.py",
+  )
+
+
 @pytest.fixture(autouse=True, scope="module")
 def fixture_few_programs():
   """Drops compiled programs before they are too many."""

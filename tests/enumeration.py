@@ -145,6 +145,7 @@ quick = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )
 _ROWS = 1536
+_FULL = 128
 _make_law = quick(sampling.make_law)
 
 
@@ -203,6 +204,8 @@ class Round:
         for text in self._prefixes()
         for tokens, chance in self._drafts(text)
     ]
+    # Filled up to one of few shapes, with rows that have no chance.
+    rows += [(*rows[-1][:2], 0.0)] * (-len(rows) % _FULL)
     copied = case.copied or {}
     self.copied_R = np.array([text in copied for text, *_ in rows])
     self.weight_R = np.array([chance for *_, chance in rows])
@@ -354,7 +357,9 @@ class Round:
     """A token with p = 0 must be rejected even at coin 0."""
     place_R1 = self.parent_RN[:, [i]] + 1
     p_RV = self.case.p[np.take_along_axis(self.context_RT, place_R1, 1)[:, 0]]
-    if self.case.target.temperature == 0 and not self.rule.lossless:
+    target = self.case.target
+    greedy = target.temperature == 0 or target.top_p == 0
+    if greedy and not self.rule.lossless:
       return  # Such rows are judged by the unfiltered law.
     token_R1 = np.maximum(self.drafted_RN[:, [i]], 0)
     p_R = np.take_along_axis(p_RV, token_R1, 1)[:, 0]

@@ -68,12 +68,16 @@ class TableModel:
       digit_BT = jnp.sum(jnp.where(seen_BTS, value_B1S, 0), axis=-1)
       digits.append(digit_BT)
       code_BT += digit_BT.astype(jnp.int32) * (self.vocabulary + 1) ** back
-    logits_BTV = params[code_BT]
+    logits_BTV = self._rows(params, code_BT)
     return (
         logits_BTV[:, -1:] if newest else logits_BTV,
         cache_lib.Cache(key=(key,), value=(value,)),
         tuple(digits[0][..., None] for _ in taps),
     )
+
+  def _rows(self, params, code_BT):
+    """logits_BTV of these codes."""
+    return params[code_BT]
 
   def code(self, text) -> int:
     """Row of the table that follows `text`."""
@@ -82,6 +86,19 @@ class TableModel:
         (token + 1) * (self.vocabulary + 1) ** i
         for i, token in enumerate(newest)
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class RowTables(TableModel):
+  """A TableModel of which each row of a batch has a table of its own.
+
+  `params` are tables one behind another; as many rows in a row have the same.
+  """
+
+  def _rows(self, params, code_BT):
+    rows = code_BT.shape[0]
+    table_B = jnp.arange(rows) * params.shape[0] // rows
+    return params[table_B[:, None], code_BT]
 
 
 def random_table(model, seed, *, scale=1.5):
@@ -278,10 +295,15 @@ def widen_eos(batch, width):
   return batch.replace(sampling=batch.sampling.replace(eos_BE=eos_BE))
 
 
-def copies(requests, count, *, vocabulary, seed):
-  """A batch with `count` rows of each request, each row with its own id."""
-  batch = requests_lib.make_batch(requests, vocabulary=vocabulary, seed=seed)
-  suppressed_V, rows = batch.sampling.suppressed_V, len(requests) * count
+def copies(requests, count, *, vocabulary, seed, **shape):
+  """A batch with `count` rows of each request, each row with its own id.
+
+  `shape` is what else make_batch is told.
+  """
+  batch = requests_lib.make_batch(
+      requests, vocabulary=vocabulary, seed=seed, **shape
+  )
+  suppressed_V, rows = batch.sampling.suppressed_V, batch.id_B.size * count
   batch = jax.tree.map(
       lambda array: jnp.repeat(array, count, axis=0),
       batch.replace(key_B=None),

@@ -1,5 +1,8 @@
 """What the loop is compiled to, and how often."""
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,15 +12,25 @@ from specjax import sampling
 from specjax import topology
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.drafters import dynamic
+from specjax.drafters import eagle as eagle_drafter
 from specjax.drafters import lookup
+from specjax.drafters import medusa as medusa_drafter
 from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
+from specjax.drafters import ngram
 from specjax.drafters import none
+from specjax.drafters import simulated
+from specjax.drafters import suffix
+from specjax.drafters import suffix_array
 from specjax.drafters import switch
 from specjax.drafters import tree as tree_drafter
+from specjax.models import eagle
+from specjax.models import medusa
 from specjax.verify import block
 from specjax.verify import token
 from specjax.verify import tree as tree_rule
+from specjax.verify import typical
 from tests import mocks
 
 Loop = loop_lib.Loop
@@ -36,16 +49,18 @@ BUDGET, ROWS = 300, 3
 PLAIN = Loop(MODEL, none.NoDrafter(), TokenRule()), (TABLE, ())
 SPECULATIVE = Loop(MODEL, DRAFTER, TokenRule()), (TABLE, DRAFT)
 BLOCK = Loop(MODEL, DRAFTER, block.BlockRule()), (TABLE, DRAFT)
+SHAPE = topology.Topology(((0,), (1,), (0, 0)))
+
+
+def tree_of(source, siblings):
+  """Static trees of a source's drafts."""
+  return tree_drafter.TreeDrafter(
+      source=source, topology=SHAPE, siblings=siblings
+  )
+
+
 TREE = (
-    Loop(
-        MODEL,
-        tree_drafter.TreeDrafter(
-            source=DRAFTER,
-            topology=topology.Topology(((0,), (1,), (0, 0))),
-            siblings="distinct",
-        ),
-        tree_rule.TreeRule(),
-    ),
+    Loop(MODEL, tree_of(DRAFTER, "distinct"), tree_rule.TreeRule()),
     (TABLE, DRAFT),
 )
 MIXED = (
@@ -89,7 +104,7 @@ ALL = pytest.mark.parametrize(
 
 def make_batch(loop, sources, prompts, settings, budgets, seed=0):
   """The sources are for a T5; tables read none."""
-  if loop.target is MODEL:
+  if loop.target is not T5:
     sources = (None,)
   return requests_lib.make_batch(
       mocks.requests(settings, budgets, prompts=prompts, sources=sources),
@@ -187,17 +202,117 @@ def test_the_state_is_donated(loop, tables):
   np.testing.assert_array_equal(again.tokens_BS, final.tokens_BS)
 
 
-@pytest.mark.parametrize(
-    "loop, tables",
-    [PLAIN, SPECULATIVE, BLOCK, TREE, MIXED],
-    ids=["plain", "drafts", "block", "tree", "mixed"],
+LENIENT = TokenRule(0.5, "lenient", overlap=True, trace=True)
+BIGRAMS = ngram.Table(
+    log_unigram_V=jnp.full((VOCABULARY,), -2.0),
+    log_backoff_V=jnp.full((VOCABULARY,), -1.0),
+    start_V=jnp.zeros(VOCABULARY, jnp.int32),
+    count_V=jnp.full((VOCABULARY,), 2),
+    successor_E=jnp.array([1, 2, 0, 0]),
+    log_prob_E=jnp.log(jnp.array([0.5, 0.4, 1.0, 1.0])),
+    longest=2,
 )
-def test_keys_serve_once_and_nothing_is_nan(loop, tables):
+
+
+def medusa_loop():
+  """Trees of random heads of a random Llama, judged as Medusa does."""
+  target, params = mocks.tiny_decoder("llama", vocabulary=VOCABULARY)
+  heads = medusa.Medusa(medusa.MedusaConfig(16, VOCABULARY, 2))
+  own = heads.init(
+      jax.random.key(0), jnp.zeros((1, 1, 16)), method="everything"
+  )
+  drafter = medusa_drafter.MedusaDrafter(
+      heads=heads, target=target, topology=SHAPE, gamma=2
+  )
+  loop = Loop(target, drafter, typical.TypicalRule())
+  return loop, (params, medusa.MedusaParams(own, params))
+
+
+def eagle_loop():
+  """Trees of a random head of the same."""
+  target, params = mocks.tiny_decoder("llama", vocabulary=VOCABULARY)
+  model = eagle.of(target)
+  own = jax.jit(model.init)(jax.random.key(0))
+  source = eagle_drafter.EagleDrafter(model, 2)
+  loop = Loop(target, tree_of(source, "independent"), tree_rule.TreeRule())
+  return loop, (params, model.params(own, params))
+
+
+# All sources of drafts, all shapes and all rules, in few programs.
+SORTS = {
+    "plain": lambda: PLAIN,
+    "drafts": lambda: SPECULATIVE,
+    "block": lambda: BLOCK,
+    "tree": lambda: TREE,
+    "mixed": lambda: MIXED,
+    "sure and lenient": lambda: (
+        Loop(
+            MODEL,
+            model_drafter.ModelDrafter(MODEL, 3, confidence=0.3),
+            LENIENT,
+            log_probs=True,
+            trace=True,
+        ),
+        (TABLE, DRAFT),
+    ),
+    "lookup and lenient": lambda: (
+        Loop(MODEL, lookup.LookupDrafter(gamma=2), LENIENT),
+        (TABLE, ()),
+    ),
+    "suffix": lambda: (
+        Loop(MODEL, suffix.SuffixDrafter(gamma=2, reach=4), TokenRule()),
+        (TABLE, suffix_array.build([[1, 2, 3, 1, 2, 4]], 20, 4)),
+    ),
+    "bigram": lambda: (
+        Loop(
+            MODEL,
+            tree_of(ngram.NgramDrafter(ngram.BIGRAM, 1), "top"),
+            tree_rule.TreeRule(trace=True),
+            trace=True,
+        ),
+        (TABLE, BIGRAMS),
+    ),
+    "simulated": lambda: (
+        Loop(MODEL, simulated.SimulatedDrafter(2), TokenRule()),
+        (TABLE, simulated.replay({0: (0, 1, 2, 3), 1: (3, 1)}, 0.5)),
+    ),
+    "dynamic": lambda: (
+        Loop(
+            MODEL,
+            dynamic.DynamicTreeDrafter(
+                source=DRAFTER, top_k=2, depth=2, nodes=4
+            ),
+            tree_rule.TreeRule(),
+        ),
+        (TABLE, DRAFT),
+    ),
+    "medusa and typical": medusa_loop,
+    "eagle": eagle_loop,
+}
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_keys_serve_once_and_nothing_is_nan(sort):
   """sgl-project/sglang-jax#940: no key serves twice, and nothing is NaN."""
+  loop, tables = SORTS[sort]()
   for batch in batches(loop):
     with jax.debug_key_reuse(True), jax.debug_nans(True):
       state = mocks.decode(loop, *tables, batch, BUDGET)
     assert np.all(state.done_B)
+
+
+def test_every_source_and_every_rule_is_of_a_sort():
+  """What is added to the package is added here, too."""
+  loops = [make()[0] for make in SORTS.values()]
+  sources = [loop.drafter for loop in loops]
+  sources += [getattr(drafter, "source", None) for drafter in sources]
+  folder = pathlib.Path(none.__file__).parent
+  known = {type(drafter).__name__ for drafter in sources}
+  known |= {type(loop.rule).__name__ for loop in loops}
+  for room, ending in ((folder, "Drafter"), (folder.parent / "verify", "Rule")):
+    for path in room.glob("*.py"):
+      names = re.findall(rf"^class (\w+{ending})\b", path.read_text(), re.M)
+      assert set(names) <= known, path
 
 
 def test_the_key_checker_checks():

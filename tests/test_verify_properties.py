@@ -62,7 +62,8 @@ def cases(draw, given):
     copy = st.lists(st.integers(0, V - 1), max_size=nodes).map(tuple)
     options["copied"] = draw(st.dictionaries(st.sampled_from(texts), copy))
   else:
-    options["count"] = draw(st.integers(0, nodes))
+    counts = (nodes, nodes, *range(nodes))
+    options["count"] = draw(st.sampled_from(counts))
   return enumeration.Case(
       vocabulary=V,
       length=LENGTH,
@@ -98,7 +99,7 @@ def _check_lenient_greedy(rule, case):
 
 
 @pytest.mark.parametrize("name", QUICK)
-@drawn.examples(12)
+@drawn.examples(60)
 @hypothesis.given(data=st.data())
 def test_rules(name, data):
   rule, given = RULES[name]
@@ -107,7 +108,7 @@ def test_rules(name, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-@drawn.examples(400)
+@drawn.examples(1000)
 @hypothesis.given(data=st.data())
 def test_rules_with_more_examples(name, data):
   rule, given = RULES[name]
@@ -118,7 +119,7 @@ def test_rules_with_more_examples(name, data):
 def test_wrong_rules_are_found(rule):
   """In a few examples."""
 
-  @drawn.examples(20, phases=(hypothesis.Phase.generate,))
+  @drawn.examples(30, phases=(hypothesis.Phase.generate,))
   @hypothesis.given(case=cases(CHAIN))
   def holds(case):
     check(rule, case)

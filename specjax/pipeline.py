@@ -33,8 +33,8 @@ from specjax.drafters import model as model_drafter
 from specjax.drafters import ngram
 from specjax.drafters import none
 from specjax.drafters import simulated
-from specjax.drafters import suffix
 from specjax.drafters import suffix_array
+from specjax.drafters import suffix_dynamic
 from specjax.drafters import switch as switch_lib
 from specjax.drafters import tree as tree_drafter
 from specjax.verify import rule as rule_lib
@@ -264,7 +264,8 @@ def draft_suffix(
     memory: tokens of earlier responses, each with one more; the oldest give
       way. 0 keeps none.
     load: file of responses to begin with, as `save_responses` writes it.
-    **options: further fields of drafters.suffix.SuffixDrafter.
+    **options: further fields of drafters.suffix.SuffixDrafter; `nodes` of a
+      tree of drafts, see drafters.suffix_dynamic.SuffixTreeDrafter.
 
   Raises:
     errors.UserError: an option is out of its range, or the file can't be had
@@ -281,7 +282,7 @@ def draft_suffix(
   )
   if not memory:
     options["learns"] = False
-  drafter = suffix.SuffixDrafter(gamma=gamma, **options)
+  drafter = suffix_dynamic.make(gamma=gamma, **options)
   known = []
   if load:
     width = target.module.config.vocab_size

@@ -20,7 +20,7 @@ from specjax.drafters import chain
 from specjax.drafters import copies as copies_lib
 from specjax.drafters import dynamic
 from specjax.drafters import lookup
-from specjax.drafters import suffix
+from specjax.drafters import suffix_dynamic
 from specjax.drafters import switch as switch_lib
 from specjax.drafters import tree as tree_drafter
 from specjax.models import reading
@@ -98,6 +98,8 @@ class Suffix:
   """Suffix decoding; see drafters.suffix.SuffixDrafter.
 
   Attributes:
+    nodes: of a tree of drafts, at most, for kind suffix; 0 drafts a path. See
+      drafters.suffix_dynamic.SuffixTreeDrafter.
     reach: tokens of a context and what follows it, at most.
     factor: longer contexts are followed by more tokens ...
     offset: ... and by so many more.
@@ -109,6 +111,7 @@ class Suffix:
     save: file that all responses go to at the end of a run.
   """
 
+  nodes: int = 0
   reach: int = 64
   factor: float = 1.0
   offset: float = 0.0
@@ -252,7 +255,8 @@ class Draft:
   @property
   def branches(self) -> bool:
     """Whether a round's drafts are a tree."""
-    return bool(self.tree or self.dynamic.nodes)
+    counted = self.kind == "suffix" and self.suffix.nodes
+    return bool(self.tree or self.dynamic.nodes or counted)
 
   @property
   def has_model(self) -> bool:
@@ -493,6 +497,20 @@ class Experiment:
           "give a number from 0 to 1e+06",
           value,
       )
+    nodes = draft.suffix.nodes
+    if nodes and draft.copied == "suffix":
+      errors.require(
+          draft.kind == "suffix",
+          "draft.suffix.nodes",
+          "only chains are mixed; give 0, or draft.kind=suffix",
+          nodes,
+      )
+      errors.require(
+          not draft.switch.on,
+          "draft.switch.on",
+          "it is for chains; leave it out, or give draft.suffix.nodes=0",
+          draft.switch.on,
+      )
     memory = draft.suffix.memory
     errors.require(
         memory != 1, "draft.suffix.memory", "give 0, or 2 or more", memory
@@ -518,7 +536,7 @@ class Experiment:
           f"only a tree has some; give draft.tree, or {default}",
           draft.siblings,
       )
-    if not draft.branches:
+    if not (draft.tree or draft.dynamic.nodes):
       return
     field, value, known = "draft.tree", draft.tree, TREES
     if draft.dynamic.nodes:
@@ -633,7 +651,7 @@ class Experiment:
     if kind == "lookup":
       make = lookup.LookupDrafter
     else:
-      make = suffix.SuffixDrafter
+      make = suffix_dynamic.make
       for key in ("memory", "load", "save"):
         del options[key]
     return within(f"draft.{kind}", lambda: make(gamma=draft.gamma, **options))

@@ -32,6 +32,7 @@ from specjax.drafters import none
 from specjax.drafters import simulated
 from specjax.drafters import suffix
 from specjax.drafters import suffix_array
+from specjax.drafters import suffix_dynamic
 from specjax.drafters import tree as tree_drafter
 from specjax.models import eagle
 from specjax.training import loop as train_loop
@@ -90,11 +91,14 @@ def drafters():
   model, params = drafts_of("t5")
   copies = lookup.LookupDrafter(gamma=2)
   suffixes = suffix.SuffixDrafter(gamma=2, reach=8)
+  branches = suffix_dynamic.make(gamma=2, nodes=5, reach=8)
   texts = [(5, 3, 9, 1, 4, 5, 3, 9), (7, 8, 2, 6)]
+  tree = suffix_array.build(texts, 32, suffixes.reach)
   return {
       "none": (none.NoDrafter(), ()),
       "lookup": (copies, ()),
-      "suffix": (suffixes, suffix_array.build(texts, 32, suffixes.reach)),
+      "suffix": (suffixes, tree),
+      "suffix tree": (branches, tree),
       "eagle": eagle_head(),
       "bigram": (
           ngram.NgramDrafter(ngram.BIGRAM, 2),

@@ -210,6 +210,7 @@ VALUES = {
     "draft.lookup.max_n": ("5", 5),
     "draft.lookup.latest": ("true", True),
     "draft.lookup.source": ("false", False),
+    "draft.suffix.nodes": ("12", 12),
     "draft.suffix.reach": ("32", 32),
     "draft.suffix.factor": ("2", 2.0),
     "draft.suffix.offset": ("-.5", -0.5),
@@ -401,6 +402,10 @@ def test_what_does_not_go_with_a_tree_or_a_rule(arguments, part):
 def test_rules_by_name():
   name = lambda *words: read(*(f"--config.{w}" for w in words)).rule().name
   assert name() == "token" and name("draft.tree=[[0]]") == "tree"
+  assert name("draft.kind=suffix") == "token"
+  assert name("draft.kind=suffix", "draft.suffix.nodes=9") == "tree"
+  # Other kinds don't look at it.
+  assert name("draft.kind=lookup", "draft.suffix.nodes=9") == "token"
   assert name("verify.rule=block") == "block"
   assert name("verify.rule=typical", "draft.tree=[[0]]") == "typical"
 
@@ -421,6 +426,19 @@ MIXED = ("--config.draft.kind=mixed",)
         ((*SUFFIX, "gamma=64"), "draft.suffix.reach: give a whole number from"),
         ((*SUFFIX, "suffix.least=2"), "draft.suffix.least: give a number from"),
         ((*SUFFIX, "suffix.factor=nan"), "draft.suffix.factor: give a number"),
+        ((*SUFFIX, "suffix.nodes=-1"), "draft.suffix.nodes: give a whole num"),
+        (
+            (*SUFFIX, "suffix.nodes=80", "gamma=70", "suffix.reach=99"),
+            "draft.suffix.nodes: a tree is at most 64 deep",
+        ),
+        (
+            (*SUFFIX, "suffix.nodes=8", "switch.on=true"),
+            "draft.switch.on: it is for chains",
+        ),
+        (
+            (*MIXED, "suffix.nodes=8", "mixed.copies=suffix"),
+            "draft.suffix.nodes: only chains are mixed",
+        ),
         ((*SUFFIX, "suffix.memory=1"), "draft.suffix.memory: give 0, or 2"),
         (
             (*SUFFIX, "suffix.memory=0", "suffix.load=x"),

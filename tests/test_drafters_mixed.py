@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import errors
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.drafters import lookup
@@ -15,6 +16,7 @@ from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
 from specjax.drafters import suffix
 from specjax.drafters import suffix_array
+from specjax.drafters import suffix_dynamic
 from specjax.drafters import switch as switch_lib
 from specjax.settings import Settings
 from specjax.verify import proposal as proposals
@@ -290,3 +292,5 @@ def test_shapes_of_a_mixture():
   assert not drafter.learns
   learning = MixedDrafter(copies=suffix.SuffixDrafter(gamma=2))
   assert learning.learns
+  with pytest.raises(errors.UserError, match="^copies: only chains are mixed"):
+    MixedDrafter(copies=suffix_dynamic.make(gamma=2, nodes=3))

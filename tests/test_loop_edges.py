@@ -20,8 +20,10 @@ from specjax.drafters import lookup
 from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
 from specjax.drafters import suffix
+from specjax.drafters import suffix_dynamic
 from specjax.drafters import switch
 from specjax.verify import token
+from specjax.verify import tree as tree_rule
 from tests import mocks
 
 Loop = loop_lib.Loop
@@ -111,6 +113,10 @@ def test_eos_and_budgets_at_every_place_of_a_block():
 COPIES = {
     "lookup": (lookup.LookupDrafter(gamma=GAMMA), ()),
     "suffix": (suffix.SuffixDrafter(gamma=GAMMA, reach=8, offset=3.0), None),
+    "suffix tree": (
+        suffix_dynamic.make(gamma=GAMMA, nodes=GAMMA, reach=8, offset=3.0),
+        None,
+    ),
     "mixed": (
         mixed.MixedDrafter(
             copies=lookup.LookupDrafter(gamma=GAMMA), switch=switch.Switch()
@@ -141,7 +147,8 @@ def test_eos_and_budgets_at_every_place_of_a_copied_block(drafter, params):
       vocabulary=24,
       seed=0,
   )
-  loop = Loop(model, drafter, TokenRule())
+  rule = tree_rule.TreeRule() if drafter.trees else TokenRule()
+  loop = Loop(model, drafter, rule)
   state = mocks.decode(loop, table, params, batch, max(BUDGETS))
   want = [expected((GAMMA,), *case) for case in grid]
   assert mocks.texts(state) == [row.text for row in want]

@@ -13,8 +13,10 @@ from specjax import sampling
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.drafters import lookup
+from specjax.drafters import suffix_dynamic
 from specjax.verify import proposal as proposals
 from specjax.verify import token
+from specjax.verify import tree as tree_rule
 from tests import mocks
 from tests import rounds
 
@@ -26,6 +28,7 @@ quick_compiles = mocks.quick_compiles
 V, GAMMA, BUDGET = 12, 4, 24
 TABLE = mocks.counting_table(V)
 RULE = token.TokenRule(overlap=True, trace=True)
+LOOKUP = lookup.LookupDrafter(gamma=2)
 
 
 class Target(mocks.TableModel):
@@ -55,6 +58,8 @@ class CountedDrafter:
   It hears a hidden state of every token that the target read.
   """
 
+  trees: bool = False
+
   kind = Kind.POINT
   nodes = depth = GAMMA
   widths = (1, 3, GAMMA + 1)
@@ -70,8 +75,13 @@ class CountedDrafter:
     del key_B
     count_B1 = jnp.take_along_axis(params, state.round_B[:, None], 1)
     tokens_BN = context.length_B[:, None] + jnp.arange(GAMMA)
+    tokens_BN %= width - 1
     proposal = proposals.Proposal(
-        tokens_BN % (width - 1), count_B1[:, 0], None, self.kind
+        tokens_BN,
+        count_B1[:, 0],
+        None,
+        self.kind,
+        tree=proposals.chain_tree(tokens_BN) if self.trees else None,
     )
     return proposal, state
 
@@ -86,20 +96,23 @@ class CountedDrafter:
     )
 
 
-def counted(count_BR, budget=BUDGET, **options):
+def counted(count_BR, budget=BUDGET, trees=False):
   """The finished state of rows that draft that many tokens in their rounds."""
   count_BR = [row + [0] * (BUDGET - len(row)) for row in count_BR]
   requests = mocks.requests(
       Settings(eos=()), budget, ids=range(len(count_BR))
   )
   batch = requests_lib.make_batch(requests, vocabulary=V, seed=0)
-  loop = Loop(TARGET, CountedDrafter(), RULE, **options)
+  rule = tree_rule.TreeRule() if trees else RULE
+  loop = Loop(TARGET, CountedDrafter(trees), rule)
   return mocks.decode(loop, TABLE, jnp.asarray(count_BR), batch, BUDGET)
 
 
-def test_the_largest_count_chooses():
+@pytest.mark.parametrize("trees", [False, True])
+def test_the_largest_count_chooses(trees):
   """A round without proposals costs a one-token step."""
-  state = counted([[0, 1, 0, 2, 3, 0, 0], [0, 0, 0, 1, 0, 4, 0]])
+  counts = [[0, 1, 0, 2, 3, 0, 0], [0, 0, 0, 1, 0, 4, 0]]
+  state = counted(counts, trees=trees)
   want = [1, 3, 1, 3, 5, 5, 1]
   for row in np.asarray(state.drafter.width_BR):
     assert row[:7].tolist() == want
@@ -131,7 +144,7 @@ def looked_up(**options):
   )
   loop = Loop(
       TARGET,
-      lookup.LookupDrafter(gamma=2),
+      LOOKUP,
       RULE,
       log_probs=True,
       trace=True,
@@ -159,6 +172,11 @@ def test_first_nodes_of_a_proposal():
   np.testing.assert_array_equal(cut.tokens_BN, proposal.tokens_BN[:, :2])
   assert cut.count_B.tolist() == [2, 2] and cut.kind is Kind.CHAIN
   assert cut.law.best.shape == (2, 2)
+  parent_BN = jnp.array([[-1, -1, 1], [-1, 0, 1]])
+  whole = proposal.replace(tree=proposals.Tree(parent_BN, 3))
+  assert whole.first(3) is whole and whole.first(0).tree is None
+  tree = whole.first(2).tree
+  assert tree.parent_BN.tolist() == [[-1, -1], [-1, 0]] and tree.depth == 2
   none = proposal.first(0)
   assert none.kind is Kind.NONE and none.law is None
   assert none.tokens_BN.shape == (2, 0) and none.count_B.tolist() == [0, 0]
@@ -181,15 +199,23 @@ class _Branches(Loop):
     return jax.lax.switch(chosen, branches, state.cache)
 
 
-@pytest.mark.parametrize("loop_class", [Loop, _Branches])
-def test_no_width_copies_a_cache(loop_class):
+TREES = suffix_dynamic.make(gamma=2, nodes=3)
+
+
+@pytest.mark.parametrize(
+    "loop_class, drafter",
+    [(Loop, LOOKUP), (Loop, TREES), (_Branches, LOOKUP)],
+    ids=["turns", "turns of trees", "branches"],
+)
+def test_no_width_copies_a_cache(loop_class, drafter):
   """Widths take turns in one place; branches would copy."""
-  loop = loop_class(TARGET, lookup.LookupDrafter(gamma=2), token.TokenRule())
+  rule = tree_rule.TreeRule() if drafter.trees else token.TokenRule()
+  loop = loop_class(TARGET, drafter, rule)
   batch = requests_lib.make_batch(
       mocks.requests(Settings(), [BUDGET] * 2), vocabulary=V, seed=0
   )
-  state = loop.prefill(TABLE, (), batch, BUDGET)
-  text = Loop.run.lower(loop, TABLE, (), state).compile().as_text()
+  state = loop.prefill(TABLE, None, batch, BUDGET)
+  text = Loop.run.lower(loop, TABLE, None, state).compile().as_text()
   copies = 0
   for leaf in jax.tree.leaves(state.cache):
     shape = ",".join(map(str, leaf.shape))

@@ -372,7 +372,7 @@ def test_options_of_copies(family, tmp_path):
   base = drafter(**suffix)
   for key, value in (
       ("reach", 9), ("factor", 2.0), ("offset", 1.0), ("least", 0.3),
-      ("source", False), ("learns", False),
+      ("source", False), ("learns", False), ("nodes", 5),
   ):
     changed = drafter(**suffix, **{f"draft__suffix__{key}": value})
     assert getattr(changed, key) == value != getattr(base, key)

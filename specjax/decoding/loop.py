@@ -185,8 +185,6 @@ class Loop:
     proposal, drafter_state = self.propose(drafter_params, state)
     cache, outcome = self._pass(target_params, state, proposal)
     verdict, count_B = outcome.verdict, outcome.count_B
-    if proposal.tree is not None:
-      cache = cache_lib.keep_path(cache, state.length_B - 1, verdict.path_BG)
     drafter_state = self.drafter.observe(
         drafter_params,
         drafter_state,
@@ -222,7 +220,7 @@ class Loop:
         round_keys(state),
         state.sampling.suppressed_V.shape[0],
     )
-    # A round emits one token more than it accepts; a tree's nodes have no
+    # A round emits one token more than it accepts; a tree's nodes need have no
     # order in which the first ones would be a shallower tree.
     if proposal.tree is None:
       count_B = jnp.minimum(proposal.count_B, context.remaining_B - 1)
@@ -307,6 +305,8 @@ class Loop:
     verdict = self.rule(law, proposal, round_keys(state))
     emitted_BT, count_B, ended_B = _emit(state, proposal, verdict)
     if proposal.tree is not None:
+      start_B = state.length_B - 1
+      cache = cache_lib.keep_path(cache, start_B, verdict.path_BG)
       place_BT = jnp.pad(verdict.path_BG + 1, ((0, 0), (1, 0)))
       along = lambda x_BTX: jnp.take_along_axis(
           x_BTX, place_BT.reshape(*place_BT.shape, *[1] * (x_BTX.ndim - 2)), 1

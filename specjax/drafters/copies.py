@@ -41,8 +41,8 @@ class Copies(chain.Chain):
 
   @property
   def widths(self) -> tuple[int, ...]:
-    """No drafts, a quarter of gamma, a half, all."""
-    drafts = {self.gamma // 4, self.gamma // 2, self.gamma}
+    """No drafts, a quarter of all, a half, all."""
+    drafts = {self.nodes // 4, self.nodes // 2, self.nodes}
     return (1, *(n + 1 for n in sorted(drafts - {0})))
 
   def prefill(self, params, context, *, prompt_width, slots):

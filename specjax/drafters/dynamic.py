@@ -20,6 +20,7 @@ from specjax import checks
 from specjax import errors
 from specjax import topology as topology_lib
 from specjax.drafters import drawing
+from specjax.drafters import worthiest
 from specjax.verify import proposal as proposals
 
 
@@ -133,7 +134,11 @@ class DynamicTreeDrafter:
     del key_B
     context = self.source.with_settings(context, width)
     known, source = self._grown(params, state.source, context)
-    tokens_BN, parent_BN, read_BN = _worthiest(known, self.nodes)
+    chosen_BN, parent_BN = worthiest.worthiest(
+        known.worth_BM, known.parent_BM, self.nodes
+    )
+    tokens_BN = worthiest.take(known.tokens_BM, chosen_BN)
+    read_BN = worthiest.take(known.read_BM, chosen_BN)
     proposal = proposals.Proposal(
         tokens_BN=tokens_BN,
         count_B=jnp.where(self.source.ready(context), self.nodes, 0),
@@ -298,19 +303,3 @@ def check(top_k: int, depth: int, nodes: int) -> None:
       f"top_k {top_k} and depth {depth} know {known}; give that or less",
       nodes,
   )
-
-
-def _worthiest(known: _Known, nodes: int):
-  """tokens_BN, parent_BN and read_BN of the worthiest, a parent first.
-
-  Of nodes that are worth the same the first comes first: so what is chosen has
-  its parent with it.
-  """
-  _, chosen_BN = jax.lax.top_k(known.worth_BM, nodes)
-  chosen_BN = jnp.sort(chosen_BN, axis=1)
-  take = lambda x_BM: jnp.take_along_axis(x_BM, chosen_BN, axis=1)
-  parent_BN = take(known.parent_BM)
-  # The place of a parent among the chosen ones.
-  place_BN = jax.vmap(jnp.searchsorted)(chosen_BN, parent_BN)
-  parent_BN = jnp.where(parent_BN < 0, -1, place_BN).astype(jnp.int32)
-  return take(known.tokens_BM), parent_BN, take(known.read_BM)

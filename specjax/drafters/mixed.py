@@ -7,6 +7,7 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
+from specjax import errors
 from specjax.drafters import chain
 from specjax.drafters import copies as copies_lib
 from specjax.drafters import model as model_lib
@@ -59,6 +60,9 @@ class MixedDrafter(chain.Chain):
     copies: what copies.
     model: what drafts elsewhere, or None.
     switch: has a row make only the drafts that pay; None: all there are.
+
+  Raises:
+    errors.UserError: what copies drafts trees.
   """
 
   copies: copies_lib.Copies
@@ -66,6 +70,15 @@ class MixedDrafter(chain.Chain):
   switch: switch_lib.Switch | None = None
 
   reader = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    errors.require(
+        not self.copies.trees,
+        "copies",
+        "only chains are mixed; give copies that draft no trees",
+        type(self.copies).__name__,
+    )
 
   @property
   def gamma(self) -> int:

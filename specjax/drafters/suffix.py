@@ -2,7 +2,7 @@
 
 Oliaro et al. (arXiv 2411.04975), whose code is Snowflake's ArcticInference. A
 tree over earlier responses and one over the row's own text count what followed
-what. The paper's trees of candidates are not drafted, only their best path.
+what. The likeliest path is drafted here; drafters.suffix_dynamic drafts trees.
 """
 
 import dataclasses
@@ -181,13 +181,6 @@ class SuffixDrafter(copies.Copies):
 
   def _own(self, context) -> Path:
     """The best path of each row's own tree."""
-    text_BS, newest_B = copies.own_text(context, self.source)
-    columns = text_BS.shape[1]
-    newest_B1 = jnp.take_along_axis(text_BS, newest_B[:, None], axis=1)
-    before_BS = jnp.arange(columns) < newest_B[:, None]
-    here_BS = (text_BS == newest_B1) & before_BS & context.active_B[:, None]
-    most = jnp.max(jnp.sum(here_BS, axis=1))
-    sizes = [size for size in _FEW if size < columns] + [columns]
 
     def of(size):
       paths = functools.partial(
@@ -196,11 +189,29 @@ class SuffixDrafter(copies.Copies):
           contexts=self.reach - 1,
           gamma=self.gamma,
       )
-      best = lambda *row: self._path(*paths(*row))
-      return lambda: jax.vmap(best)(text_BS, newest_B, here_BS)
+      return jax.vmap(lambda *row: self._path(*paths(*row)))
 
+    return self._read_own(context, of)
+
+  def _read_own(self, context, of):
+    """What is read off the newest token's earlier places.
+
+    Args:
+      context: at the top of the round.
+      of: a size -> a function of text_BS and newest_B, as copies.own_text has
+        them, and of here_BS, those places: at most so many a row.
+    """
+    text_BS, newest_B = copies.own_text(context, self.source)
+    columns = text_BS.shape[1]
+    newest_B1 = jnp.take_along_axis(text_BS, newest_B[:, None], axis=1)
+    before_BS = jnp.arange(columns) < newest_B[:, None]
+    here_BS = (text_BS == newest_B1) & before_BS & context.active_B[:, None]
+    most = jnp.max(jnp.sum(here_BS, axis=1))
+    sizes = [size for size in _FEW if size < columns] + [columns]
     which = jnp.searchsorted(jnp.asarray(sizes), most)
-    return jax.lax.switch(which, [*map(of, sizes)])
+    return jax.lax.switch(
+        which, [*map(of, sizes)], text_BS, newest_B, here_BS
+    )
 
   def _path(self, tokens_GM, times_GM, total_M) -> Path:
     """The best of one row, from paths and how often each comes that far."""

@@ -29,8 +29,8 @@ def paths(text_S, newest, here_S, *, size: int, contexts: int, gamma: int):
     tokens_GM; times_GM, how often a context was followed by the path up to
     there (0 from its end on); and total_M, how often the context came.
   """
-  next_GP, length_P = _follow(text_S, newest, here_S, size, contexts, gamma)
-  first_GP, end_GP = _groups(next_GP)
+  next_GP, length_P = follow(text_S, newest, here_S, size, contexts, gamma)
+  first_GP, end_GP = groups(next_GP)
   context_M1 = jnp.arange(1, contexts + 1)[:, None]
   # Before each place: how many of them come behind the context.
   seen_MP = jnp.cumsum(length_P >= context_M1, axis=1)
@@ -59,25 +59,39 @@ def paths(text_S, newest, here_S, *, size: int, contexts: int, gamma: int):
   return tokens_GM, times_GM, seen_MP[:, -1] + 1
 
 
-def _follow(text_S, newest, here_S, size: int, contexts: int, gamma: int):
-  """Places sorted by what follows them: next_GP; and how many tokens before
-  each are alike, length_P, at most M.
+def follow(text_S, newest, here_S, size: int, contexts: int, gamma: int):
+  """Places of one row, sorted by what follows them.
+
+  Args:
+    text_S, newest, here_S, size, contexts, gamma: as `paths` is given them.
+
+  Returns:
+    next_GP, and length_P: how many tokens before each are alike, at most M; 0
+    of what is no place.
   """
   # So that one may read over both ends.
   text = jnp.pad(text_S, (contexts, gamma + 1), constant_values=NOTHING)
   (place_P,) = jnp.nonzero(here_S, size=size, fill_value=text_S.shape[0])
   back_M = contexts - jnp.arange(contexts)
-  newest_M = text[newest + back_M]
-  alike_PM = text[place_P[:, None] + back_M] == newest_M
-  alike_PM &= newest_M != NOTHING
-  length_P = jnp.sum(jnp.cumprod(alike_PM, axis=1, dtype=jnp.int32), axis=1)
+  length_P = alike(text[place_P[:, None] + back_M], text[newest + back_M])
   next_PG = text[place_P[:, None] + contexts + 1 + jnp.arange(gamma)]
   *next_GP, length_P = jax.lax.sort([*next_PG.T, length_P], num_keys=gamma)
   return jnp.stack(next_GP), length_P
 
 
-def _groups(next_GP):
-  """Places that go on alike up to node g: first_GP, and end_GP behind."""
+def alike(before_PM, newest_M):
+  """How many of the M tokens before each place are the newest, length_P.
+
+  Args:
+    before_PM: the nearest first.
+    newest_M: likewise.
+  """
+  same_PM = (before_PM == newest_M) & (newest_M != NOTHING)
+  return jnp.sum(jnp.cumprod(same_PM, axis=1, dtype=jnp.int32), axis=1)
+
+
+def groups(next_GP):
+  """Sorted places that go on alike up to node g: first_GP, end_GP behind."""
   size = next_GP.shape[1]
   changes_GP = next_GP[:, 1:] != next_GP[:, :-1]
   changes_GP = jax.lax.cummax(changes_GP.astype(jnp.int32), axis=0) > 0

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from specjax.drafters import copies
 from specjax.drafters import suffix_array
+from specjax.drafters import suffix_own
 
 NOTHING = copies.NOTHING
 
@@ -69,6 +70,45 @@ def paths(tree: suffix_array.SuffixArray, loci: Loci, gamma: int):
       step, (low_M, high_M), jnp.arange(gamma)
   )
   return tokens_GM, times_GM, high_M - low_M
+
+
+def follow(
+    tree: suffix_array.SuffixArray, loci: Loci, newest_M, size: int, gamma: int
+):
+  """As suffix_own.follow, of the places of one context of a row.
+
+  The longer contexts came at some of those. It is the shortest that came
+  `size` times at most; where all came more often, the longest that came at
+  all, of whose places as many are taken, evenly spread over their order.
+
+  Args:
+    tree: of earlier responses.
+    loci: of the row.
+    newest_M: its newest tokens, the newest first.
+    size: places, at most.
+    gamma: tokens that follow.
+
+  Returns:
+    next_GP, length_P, and how many tokens the context has.
+  """
+  times_M = loci.high_BM - loci.low_BM
+  too_many, some = jnp.sum(times_M > size), jnp.sum(times_M > 0)
+  at = jnp.maximum(jnp.minimum(too_many, some - 1), 0)
+  low, times = loci.low_BM[at], times_M[at]
+  index_P = jnp.arange(size)
+  # Their quotient and remainder apart: a product could be beyond 32 bits.
+  wide = jnp.maximum(times, size)
+  step_P = index_P * (wide // size) + index_P * (wide % size) // size
+  there_P1 = (index_P < times)[:, None]
+  place_P1 = (tree.order_E[low + step_P] + at + 1)[:, None]
+  # What lies behind all responses is NOTHING, and so is the last entry.
+  next_PG = jnp.where(
+      there_P1, tree.tokens_E[place_P1 + jnp.arange(gamma)], NOTHING
+  )
+  back_PM = place_P1 - 1 - jnp.arange(newest_M.size)
+  before_PM = tree.tokens_E[jnp.maximum(back_PM, 0)]
+  before_PM = jnp.where(there_P1 & (back_PM >= 0), before_PM, NOTHING)
+  return next_PG.T, suffix_own.alike(before_PM, newest_M), at + 1
 
 
 def _narrowed(tree: suffix_array.SuffixArray, loci: Loci, token) -> Loci:

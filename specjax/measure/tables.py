@@ -58,7 +58,9 @@ def shape(report) -> str:
 
 def is_tree(report) -> bool:
   """Whether the drafts of a round are a tree."""
-  return bool(report["gamma"] and report["config"]["draft"]["tree"])
+  deeper = report["nodes"] > report["gamma"]
+  tree = report["config"]["draft"]["tree"]
+  return bool(report["gamma"] and (tree or deeper))
 
 
 def sampling(report) -> str:

@@ -128,16 +128,23 @@ class Proposal:
     return self.tokens_BN.shape[1] if self.tree is None else self.tree.depth
 
   def first(self, nodes: int) -> "Proposal":
-    """Of a chain the first nodes, as if the others had not been proposed."""
+    """The first nodes, as if the others had not been proposed.
+
+    Of a tree that has a law this is not for.
+    """
     if nodes == self.tokens_BN.shape[1]:
       return self
     cut = lambda tree_BN: jax.tree.map(lambda x: x[:, :nodes], tree_BN)
+    tree = self.tree
+    if tree is not None:
+      tree = Tree(cut(tree.parent_BN), min(tree.depth, nodes))
     return Proposal(
         tokens_BN=cut(self.tokens_BN),
         count_B=jnp.minimum(self.count_B, nodes),
         law=cut(self.law) if nodes else None,
         kind=self.kind if nodes else Kind.NONE,
         point_BN=cut(self.point_BN) if nodes else None,
+        tree=tree if nodes else None,
     )
 
 

@@ -122,6 +122,7 @@ def interval(share: float, count: int) -> tuple[float, float]:
 def rounds(report: dict[str, Any], details: dict[str, Any]) -> str:
   """Where the time of one round goes."""
   took, gamma = details["milliseconds"], report["gamma"]
+  nodes = report["nodes"]
   drafts, verify = gamma * took["draft_step"], took["verify_step"]
   token, whole = took["target_step"], took["speculative_round"]
   scale = _scale(took["plain_round"], whole, token, drafts + verify)
@@ -133,9 +134,9 @@ def rounds(report: dict[str, Any], details: dict[str, Any]) -> str:
   ]
   if not tables.predicts(report):
     return markup.table(rows) + _ROUNDS + markup.note(
-        f"A round may be shorter than its parts, which are of {gamma} drafts:"
+        f"A round may be shorter than its parts, which are of {nodes} drafts:"
         " those with fewer make the target's pass over fewer tokens. Over one"
-        f" it takes {token:.3g} ms, over {gamma + 1} {verify:.3g} ms."
+        f" it takes {token:.3g} ms, over {nodes + 1} {verify:.3g} ms."
     )
   what = "levels of drafts" if tables.is_tree(report) else "drafts"
   return markup.table(rows) + _ROUNDS + markup.note(

@@ -1,0 +1,37 @@
+"""Trees of the worthiest of all nodes that are known, more than are proposed."""
+
+import jax
+import jax.numpy as jnp
+
+
+def worthiest(worth_BM, parent_BM, nodes: int):
+  """Which nodes are proposed: those that are worth most, a parent first.
+
+  Of nodes that are worth the same the first comes first. Where no child is
+  worth more than its parent, what is chosen has its parent with it.
+
+  Args:
+    worth_BM: of all known nodes, a parent before its children; -inf is none.
+    parent_BM: the node above each, as a place here; -1 is the root.
+    nodes: N, M at most.
+
+  Returns:
+    chosen_BN, places among the known in rising order, M where there are no
+    more of them; and parent_BN, places among the chosen, -1 is the root.
+  """
+  known = worth_BM.shape[1]
+  best_BN, chosen_BN = jax.lax.top_k(worth_BM, nodes)
+  chosen_BN = jnp.sort(
+      jnp.where(best_BN > -jnp.inf, chosen_BN, known), axis=1
+  )
+  parent_BN = take(parent_BM, chosen_BN)
+  place_BN = jax.vmap(jnp.searchsorted)(chosen_BN, parent_BN)
+  parent_BN = jnp.where(parent_BN < 0, -1, place_BN)
+  return chosen_BN, parent_BN.astype(jnp.int32)
+
+
+def take(known_BM, chosen_BN):
+  """What is known of the chosen nodes; -1 of those that are none."""
+  return jnp.take_along_axis(
+      known_BM, chosen_BN, axis=1, mode="fill", fill_value=-1
+  )

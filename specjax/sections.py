@@ -98,8 +98,8 @@ class Suffix:
   """Suffix decoding; see drafters.suffix.SuffixDrafter.
 
   Attributes:
-    nodes: of a tree of drafts, at most, for kind suffix; 0 drafts a path. See
-      drafters.suffix_dynamic.SuffixTreeDrafter.
+    nodes: of a tree of drafts, at most, for kind suffix; draft.gamma is its
+      depth. 0 drafts a path. See drafters.suffix_dynamic.SuffixTreeDrafter.
     reach: tokens of a context and what follows it, at most.
     factor: longer contexts are followed by more tokens ...
     offset: ... and by so many more.

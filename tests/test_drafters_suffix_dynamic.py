@@ -274,7 +274,7 @@ def test_the_targets_law_by_enumeration(target):
   enumeration.check_exact(TreeRule(), case(target))
 
 
-class _LastRule(TreeRule):
+class _PaddingRule(TreeRule):
   """Takes padding for nodes."""
 
   def judge(self, target, proposal, coin_BN):
@@ -287,7 +287,7 @@ class _LastRule(TreeRule):
 
 def test_a_rule_that_judges_padding_is_caught():
   with pytest.raises(AssertionError):
-    enumeration.check_exact(_LastRule(), case(Settings(temperature=1.0)))
+    enumeration.check_exact(_PaddingRule(), case(Settings(temperature=1.0)))
 
 
 def test_settings_side_by_side(monkeypatch):

@@ -167,35 +167,23 @@ class SuffixTreeDrafter(suffix.SuffixDrafter):
       more: how often a context came elsewhere.
       room_B: of the longest path.
     """
-    trees = lambda *row: self._trees(*row, more)
-    worth_BCX, total_BC, tokens_BX, parent_BX = jax.vmap(trees)(
+    best = lambda *row: self._best_of(*row, more)
+    worth_BX, tokens_BX, parent_BX, score_B = jax.vmap(best)(
         next_BGP, length_BP, shortest_B, room_B
     )
-    batch, contexts, known = worth_BCX.shape
-    best_XN, _ = jax.lax.top_k(worth_BCX.reshape(-1, known), self.nodes)
-    best_BCN = best_XN.reshape(batch, contexts, -1)
-    # Whole numbers, so in any order; one division, so that equals stay equal.
-    times_BC = jnp.sum(jnp.maximum(best_BCN, 0), axis=-1)
-    score_BC = times_BC / jnp.maximum(total_BC, 1)
-    # Of several the longest context, which is the first.
-    at_B1 = jnp.argmax(score_BC, axis=1)[:, None]
-    worth_B1X = jnp.take_along_axis(worth_BCX, at_B1[..., None], axis=1)
     chosen_BN, parent_BN = worthiest.worthiest(
-        worth_B1X[:, 0], parent_BX, self.nodes
+        worth_BX, parent_BX, self.nodes
     )
-    return Branches(
-        tokens_BN=worthiest.take(tokens_BX, chosen_BN),
-        parent_BN=parent_BN,
-        score_B=jnp.take_along_axis(score_BC, at_B1, axis=1)[:, 0],
-    )
+    tokens_BN = worthiest.take(tokens_BX, chosen_BN)
+    return Branches(tokens_BN, parent_BN, score_B)
 
-  def _trees(self, next_GP, length_P, shortest, room, more: int):
-    """All nodes of one row, and how often they came behind each context.
+  def _best_of(self, next_GP, length_P, shortest, room, more: int):
+    """The nodes of one row behind the context whose tree is the best.
 
     Returns:
-      worth_CX: how often, -inf where that is no node, or not behind that
-        context; level by level, and in the order of their paths. total_C: how
-        often the context came. tokens_X, and parent_X: places in X.
+      worth_X: how often each came, -inf where that is no node; level by level,
+      and in the order of their paths. tokens_X; parent_X, places in X; and the
+      tree's score.
     """
     levels, places = next_GP.shape
     first_GP, end_GP = suffix_own.groups(next_GP)
@@ -206,20 +194,24 @@ class SuffixTreeDrafter(suffix.SuffixDrafter):
     seen_CP = jnp.cumsum(length_P >= length_C[:, None], axis=1)
     seen_CP = jnp.pad(seen_CP, ((0, 0), (1, 0)))
     times_CGP = seen_CP[:, end_GP] - seen_CP[:, first_GP]
-    total_C = seen_CP[:, -1] + more
-    total_C11 = jnp.maximum(total_C, 1)[:, None, None].astype(jnp.float32)
+    total_C = jnp.maximum(seen_CP[:, -1] + more, 1)
     level_G1 = jnp.arange(levels)[:, None]
     most_C = jnp.minimum(self._longest(length_C, below_C), room)
-    good_CGP = node_GP & (times_CGP > 0) & (level_G1 < most_C[:, None, None])
-    good_CGP &= times_CGP / total_C11 >= self.least
-    worth_CGP = jnp.where(good_CGP, times_CGP.astype(jnp.float32), -jnp.inf)
+    good_CGP = node_GP & (level_G1 < most_C[:, None, None])
+    good_CGP &= times_CGP / total_C[:, None, None] >= self.least
+    times_CX = jnp.where(good_CGP, times_CGP, 0).reshape(length_C.size, -1)
+    # One division of whole numbers, so that equals stay equal.
+    score_C = _highest(times_CX, self.nodes, places) / total_C
+    # Of several the longest context, which is the first.
+    at = jnp.argmax(score_C)
+    times_X = times_CX[at]
     above_GP = first_GP[:-1] + places * level_G1[:-1]
     parent_GP = jnp.pad(above_GP, ((1, 0), (0, 0)), constant_values=-1)
     return (
-        worth_CGP.reshape(length_C.size, -1),
-        total_C,
+        jnp.where(times_X > 0, times_X.astype(jnp.float32), -jnp.inf),
         next_GP.reshape(-1),
         parent_GP.reshape(-1),
+        score_C[at],
     )
 
   def _longest(self, length_C, below_C):
@@ -261,3 +253,20 @@ def _lengths(length_P, shortest):
   above = jnp.max(length_P) + 1
   _, length_C = jax.lax.scan(step, above, length=_CONTEXTS + 1)
   return length_C[:-1], length_C[1:]
+
+
+def _highest(times_CX, count: int, most: int):
+  """The sum of the `count` highest of some whole numbers from 0 to `most`."""
+  bits = most.bit_length()
+
+  def higher(i, least_C1):
+    """One more bit of the highest number that so many reach."""
+    more_C1 = least_C1 + jnp.left_shift(1, bits - 1 - i)
+    reach_C1 = jnp.sum(times_CX >= more_C1, axis=1, keepdims=True)
+    return jnp.where(reach_C1 >= count, more_C1, least_C1)
+
+  least_C1 = jax.lax.fori_loop(
+      0, bits, higher, jnp.zeros_like(times_CX[:, :1])
+  )
+  above_CX = jnp.maximum(times_CX - least_C1, 0)
+  return jnp.sum(above_CX, axis=1) + count * least_C1[:, 0]

@@ -20,10 +20,11 @@ def worthiest(worth_BM, parent_BM, nodes: int):
     more of them; and parent_BN, places among the chosen, -1 is the root.
   """
   known = worth_BM.shape[1]
-  best_BN, chosen_BN = jax.lax.top_k(worth_BM, nodes)
-  chosen_BN = jnp.sort(
-      jnp.where(best_BN > -jnp.inf, chosen_BN, known), axis=1
-  )
+  index_BM = jax.lax.broadcasted_iota(jnp.int32, worth_BM.shape, 1)
+  # Not top_k, which gathers rows that lie on several devices.
+  less_BM, index_BM = jax.lax.sort([-worth_BM, index_BM], num_keys=1)
+  chosen_BN = jnp.where(less_BM < jnp.inf, index_BM, known)[:, :nodes]
+  chosen_BN = jnp.sort(chosen_BN, axis=1)
   parent_BN = take(parent_BM, chosen_BN)
   place_BN = jax.vmap(jnp.searchsorted)(chosen_BN, parent_BN)
   parent_BN = jnp.where(parent_BN < 0, -1, place_BN)

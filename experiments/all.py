@@ -15,7 +15,6 @@ all on two CPU cores.
 """
 
 import functools
-import shutil
 import sys
 import time
 from typing import Any, Sequence
@@ -35,6 +34,7 @@ from experiments import table5
 from specjax import errors
 from specjax import options
 from specjax import pictures
+from specjax import writing
 from specjax.measure import environment
 
 NAME = "all"
@@ -127,8 +127,9 @@ def work(argv: Sequence[str]) -> None:
     minutes[key] = share
   print(f"about {sum(minutes.values()):.0f} minutes on two CPU cores")
   made = whole.cells(makers, minutes)
-  for path in sorted(folder.iterdir()):
-    shutil.copyfile(path, whole.folder / path.name)
+  # Where a script was killed, names with a dot are half files.
+  for path in sorted(folder.glob("[!.]*")):
+    writing.write(whole.folder / path.name, path.read_bytes())
   whole.write(
       {
           "scripts": [

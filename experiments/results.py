@@ -14,15 +14,16 @@ import hashlib
 import json
 import pathlib
 import shlex
-import shutil
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import tqdm
 
 from specjax import errors
+from specjax import kept
 from specjax import options
 from specjax import pictures
 from specjax import programs
+from specjax import strict_json
 from specjax import writing
 from specjax.measure import environment
 from specjax.measure import output
@@ -125,7 +126,7 @@ class Script:
     parts = _PARTS / f"{name or module}-{digest}"
     if str(head["commit"]).endswith("-dirty"):
       # Nobody knows which source the cells there were made with.
-      shutil.rmtree(parts, ignore_errors=True)
+      kept.drop(parts)
     return cls(name or module, folder, parts, head)
 
   def cells(
@@ -145,20 +146,18 @@ class Script:
     with tqdm.tqdm(total=total, desc=self.name, unit=unit) as bar:
       for key, make in makers.items():
         bar.set_postfix_str(key)
-        path = self._path(key)
-        if not path.is_file():
-          writing.write(path, output.dumps(make()))
-          programs.drop_many()
-        made[key] = self.cell(key)
+        made[key] = self._store.kept(_file(key), make)
+        programs.drop_many()
         bar.update(shares[key])
     return made
 
   def cell(self, key: str) -> Any:
     """One that is done."""
-    return json.loads(self._path(key).read_text(encoding="utf-8"))
+    return self._store.get(_file(key))
 
-  def _path(self, key: str) -> pathlib.Path:
-    return self.parts / f"{key.replace(' ', '_')}.json"
+  @property
+  def _store(self) -> kept.Folder:
+    return kept.Folder(self.parts)
 
   def write(
       self,
@@ -178,8 +177,13 @@ class Script:
     for key, make in (draw or {}).items():
       pictures.save(make(made), self.folder / f"{key}.png")
     writing.write(self.folder / f"{self.name}.md", markdown(made))
-    shutil.rmtree(self.parts, ignore_errors=True)
+    kept.drop(self.parts)
     print(markdown(made))
+
+
+def _file(key: str) -> str:
+  """What a cell's file is called."""
+  return key.replace(" ", "_")
 
 
 def table(head: str, rows: Iterable[Sequence[Any]]) -> list[str]:
@@ -205,4 +209,9 @@ def read(name: str) -> dict[str, Any]:
     raise errors.UserError(
         f"{path}: is not there; python -m experiments.{name} makes it"
     )
-  return json.loads(path.read_text(encoding="utf-8"))
+  try:
+    return strict_json.fields(path.read_bytes())
+  except ValueError as error:
+    raise errors.UserError(
+        f"{path} is damaged ({error}); python -m experiments.{name} makes it"
+    ) from None

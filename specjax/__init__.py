@@ -24,4 +24,20 @@ So `logits_BTV`, `key_BHSK`, `draft_BG`. The letters p and q are laws
 (target, draft) and nothing else.
 """
 
+import sys
+
 __version__ = "0.1.0"
+
+
+def _tell(kind, error, traceback):
+  """Ctrl-C while modules are imported is one line, as it is later."""
+  if issubclass(kind, KeyboardInterrupt):
+    print("interrupted", file=sys.stderr)
+  else:
+    sys.__excepthook__(kind, error, traceback)
+
+
+# `python -m` imports this before the door that it runs, and names itself so
+# until then.
+if sys.argv[:1] == ["-m"]:
+  sys.excepthook = _tell

@@ -32,6 +32,7 @@ from typing import Sequence
 from specjax import benchmark
 from specjax import command_line
 from specjax import errors
+from specjax import kept
 from specjax import options
 from specjax import prepare
 from specjax import sections
@@ -88,7 +89,7 @@ def work(argv: Sequence[str]) -> None:
         shlex.join(["python", "-m", "specjax.bench", *argv[1:]]),
     )
   output.save(folder, made, details)
-  benchmark.finish(folder / "parts")
+  kept.drop(folder / "parts")
   print(tables.text(made, details))
   print(f"\nwritten: {folder / 'report.json'}, report.md, report.html")
 
@@ -167,14 +168,16 @@ def _drafts(name: str, rest: Sequence[str]) -> sections.Draft:
   for word in words:
     if "=" not in word:
       raise errors.UserError(
-          f"--drafters: {word!r} of {name!r} is not understood; give"
-          f" KEY=VALUE, or {_COLD}"
+          f"--drafters: {errors.shown(word)} of {errors.shown(name)} is not"
+          f" understood; give KEY=VALUE, or {_COLD}"
       )
   changes = [f"--config.draft.{word}" for word in (f"kind={kind}", *words)]
   try:
     draft = command_line.read([*rest, *changes]).draft
   except errors.UserError as error:
-    raise errors.UserError(f"--drafters: {name}: {error}") from None
+    raise errors.UserError(
+        f"--drafters: {errors.line(name)}: {error}"
+    ) from None
   known = [k for k in sections.KINDS if k != "simulated"]
   errors.require(
       draft.kind in known,

@@ -11,19 +11,18 @@ that was stopped goes on.
 import dataclasses
 import json
 import pathlib
-import shutil
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
 from specjax import errors
 from specjax import experiment
+from specjax import kept as kept_lib
 from specjax import outputs
 from specjax import pipeline
 from specjax import prepare
 from specjax import programs
 from specjax import sections
-from specjax import writing
 from specjax.checkpoints import chat
 from specjax.data import prompts as prompts_lib
 from specjax.data import tasks
@@ -39,11 +38,8 @@ from specjax.measure import timing
 _SHARED = ("config", "device", "dtype", "batch", "sampling", "commit")
 
 
-@dataclasses.dataclass(frozen=True)
-class Store:
+class Store(kept_lib.Folder):
   """What a run has done, in a folder."""
-
-  folder: pathlib.Path
 
   @classmethod
   def open(cls, folder: pathlib.Path, options: Mapping[str, Any]) -> "Store":
@@ -77,24 +73,6 @@ class Store:
           " delete the folder, or give another --config.out"
       )
     return store
-
-  def has(self, name: str) -> bool:
-    """Whether that is done."""
-    return self._path(name).is_file()
-
-  def kept(self, name: str, make: Callable[[], Any]) -> Any:
-    """What `make` gives, from the folder where that is done."""
-    if not self.has(name):
-      writing.write(self._path(name), json.dumps(make(), allow_nan=False))
-    return json.loads(self._path(name).read_text(encoding="utf-8"))
-
-  def _path(self, name: str) -> pathlib.Path:
-    return self.folder / f"{name}.json"
-
-
-def finish(folder: pathlib.Path) -> None:
-  """Drops what waits in a run's folder: its report is written."""
-  shutil.rmtree(folder)
 
 
 def _leaves(value, path: str = ""):

@@ -63,7 +63,7 @@ def paper_row(
   alone = "references" in chosen and "mini" not in chosen
   if both or alone or not chosen <= set(_VARIANTS):
     raise errors.UserError(
-        f"config: no variant {variant!r}; give some of {', '.join(_VARIANTS)}"
+        f"config: no variant {errors.shown(variant)}; give some of {', '.join(_VARIANTS)}"
         " with commas between them, but t5 and mini not together, and"
         " references with mini only"
     )
@@ -241,7 +241,7 @@ def no_such(path: str, known: Sequence[str] = ()) -> str:
   below = [leaf for leaf in known if leaf.startswith(f"{section}.")]
   first = lambda leaf: leaf.removeprefix(f"{section}.").partition(".")[0]
   siblings = list(dict.fromkeys(map(first, below)))
-  line = f"{path}: there is no such option"
+  line = f"{errors.line(path)}: there is no such option"
   if near:
     return f"{line}; did you mean {' or '.join(near[:3])}?"
   if siblings:

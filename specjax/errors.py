@@ -1,5 +1,7 @@
 """The one exception that the doors turn into a line and an exit code."""
 
+from typing import Iterable
+
 
 class UserError(ValueError):
   """Bad input. The message is one line: the field, then the remedy."""
@@ -13,6 +15,28 @@ def require(good: bool, field: str, remedy: str, value) -> None:
 
 def shown(value) -> str:
   """A value as a message shows it: one line, not too long."""
-  # What numpy prints has several lines.
-  text = " ".join(repr(value).split())
-  return text if len(text) <= 100 else f"{text[:100]} ..."
+  try:
+    return line(repr(value))
+  # Python does not print all numbers, nor all nesting.
+  except (ValueError, RecursionError):
+    return f"a {type(value).__name__} that is too long to show"
+
+
+def reason(error: BaseException) -> str:
+  """What another library raised, likewise."""
+  return line(str(error), 200) or type(error).__name__
+
+
+def line(text: str, most: int = 100) -> str:
+  """Text from outside as a part of a message, likewise."""
+  # What a terminal takes for a command may be in it, too.
+  text = "".join(char if char.isprintable() else " " for char in text[:10_000])
+  text = " ".join(text.split())
+  return text if len(text) <= most else f"{text[:most]} ..."
+
+
+def several(parts: Iterable[str], between: str = ", ", most: int = 20) -> str:
+  """Some parts of a message, and how many more there are."""
+  parts = list(parts)
+  more = [f"and {len(parts) - most} more"] if len(parts) > most else []
+  return between.join(parts[:most] + more)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax import checkpoints
+from specjax import errors
 from specjax import topology as topology_lib
 from specjax.checkpoints import eagle as eagle_file
 from specjax.checkpoints import heads as heads_file
@@ -39,6 +40,12 @@ def draft_medusa(
   """
   found = heads_file.load(name, target, "medusa")
   config = heads_file.shaped(medusa.MedusaConfig, name, found.shape)
+  width, size = target.module.config.d_model, target.module.config.vocab_size
+  if (config.d_model, config.vocab_size) != (width, size):
+    raise errors.UserError(
+        f"heads: {name} is damaged (its heads are not as wide as its target);"
+        " give another file"
+    )
   module = medusa.Medusa(
       config, target.module.dtype, target.module.carried
   )

@@ -3,8 +3,9 @@
 import contextlib
 import dataclasses
 import pathlib
-import textwrap
 from typing import Iterable, Iterator
+
+from specjax import errors
 
 
 class Unavailable(Exception):
@@ -77,4 +78,4 @@ def reason(error: BaseException) -> str:
   """What lies at the bottom of `error`, in one line."""
   while error.__cause__ is not None:
     error = error.__cause__
-  return textwrap.shorten(str(error), 200) or type(error).__name__
+  return errors.reason(error)

@@ -30,6 +30,8 @@ def door(
 ) -> int:
   """Does the work of a door; returns its exit code.
 
+  What the system refuses is one line, too: a disk that is full, say.
+
   Args:
     name: of the module, which begins its lines.
     usage: makes the text that --help shows.
@@ -52,11 +54,33 @@ def door(
   except KeyboardInterrupt:
     line, code = interrupted, 130
   except BrokenPipeError:
-    # A reader such as head has seen enough; Python would flush once more.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    # A reader such as head has seen enough.
+    _stop_printing()
     return 0
+  except OSError as error:
+    line, code = _refused(error), 1
+  except MemoryError:
+    line, code = "this machine has too little memory for it; give less", 1
   print(f"{name}: {line}", file=sys.stderr)
   return code
+
+
+def _refused(error: OSError) -> str:
+  """What the system refused: a full disk, or one that may not be written."""
+  try:
+    sys.stdout.flush()
+  except OSError:
+    _stop_printing()
+  where = f"{error.filename}: " if error.filename else ""
+  return (
+      f"{where}{error.strerror or errors.reason(error)}; make room there, or"
+      " give another place"
+  )
+
+
+def _stop_printing() -> None:
+  """Python would flush once more at its end, and fail."""
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser(

@@ -746,5 +746,5 @@ def _within_limits(path: str, value, least: int, most: int) -> None:
 def _one_of(path: str, value: str, known) -> None:
   if value not in known:
     raise errors.UserError(
-        f"{path}: give one of {', '.join(known)}, got {value!r}"
+        f"{path}: give one of {', '.join(known)}, got {errors.shown(value)}"
     )

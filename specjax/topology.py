@@ -6,13 +6,13 @@ first choice below the root. The root is the text's newest token, and no node.
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from typing import Iterable
 
 from specjax import checks
 from specjax import errors
+from specjax import strict_json
 
 # The most nodes, the deepest path and the highest rank.
 NODES, DEPTH, RANKS = 1024, 64, 64
@@ -134,10 +134,10 @@ def read(text: str) -> Topology:
 def _paths(content: str, name: str) -> Topology:
   """The tree of some JSON."""
   try:
-    made = json.loads(content)
+    made = strict_json.loads(content)
     made = made["paths"] if isinstance(made, dict) else made
     paths = tuple(tuple(path) for path in made)
-  except (ValueError, TypeError, KeyError, RecursionError):
+  except (ValueError, TypeError, KeyError):
     raise errors.UserError(
         "tree: give a list of rank paths as JSON, such as"
         f' "[[0], [1], [0, 0]]", got {errors.shown(name)}'

@@ -20,6 +20,11 @@ def whole(path: pathlib.Path) -> Iterator[pathlib.Path]:
   try:
     yield part
     os.replace(part, path)
+  except OSError as error:
+    # A write that is refused names no file, and nobody knows the other name.
+    if error.filename in (None, part, os.fspath(part)):
+      error.filename = os.fspath(path)
+    raise
   finally:
     part.unlink(missing_ok=True)
 

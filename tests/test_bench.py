@@ -368,3 +368,13 @@ def test_help(capsys):
   assert bench.main(["bench", "--help"]) == 0
   shown = capsys.readouterr().out
   assert "--drafters" in shown and "--config.draft.gamma=3" in shown
+
+
+def test_a_damaged_part_is_one_line(door, tmp_path, monkeypatch, capsys):
+  Stopped(monkeypatch, after=2)
+  assert door(tmp_path) == 130
+  path = tmp_path / "parts" / "prompt_0.kept"
+  path.write_bytes(path.read_bytes().replace(b"tokens", b"tokenz", 1))
+  capsys.readouterr()
+  assert door(tmp_path) == 1
+  assert f"{path} is damaged; delete it" in capsys.readouterr().err

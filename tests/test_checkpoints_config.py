@@ -138,6 +138,13 @@ def test_version(path, tie, scale, tied):
   assert config_lib.read(path).tied == tied
 
 
+@pytest.mark.parametrize("field", ("num_layers", "num_decoder_layers"))
+def test_models_are_not_endless(path, field):
+  """A table of all tensors would be built before one is read."""
+  edit(path, **{field: 10**9})
+  assert f"{field} is 1000000000; it must be 1000 or less" in refusal(path)
+
+
 def test_what_is_no_config(path):
   path.write_text("{")
   assert "is not JSON" in refusal(path)

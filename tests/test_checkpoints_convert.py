@@ -176,6 +176,9 @@ def test_faulty_files(folder, tmp_path):
         ),
         ({"a": torch.ones(3, dtype=torch.complex64)}, "a is not a tensor of"),
         ({"state_dict": {}}, "state_dict is not a tensor of floats"),
+        # A few bytes that say they are a terabyte.
+        ({"a": torch.ones(1).expand(2**38)}, "a is not a tensor of floats"),
+        ({"a\nb": 3}, "a b is not a tensor of floats"),
         ({}, "missing shared.weight"),
     ),
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,

@@ -45,7 +45,7 @@ def test_json_that_may_not_be_read(tmp_path, monkeypatch):
   path = tmp_path / "config.json"
   path.write_text("{}")
   assert files.read_json(path) == {}
-  refuse(monkeypatch, pathlib.Path, "read_text")
+  refuse(monkeypatch, pathlib.Path, "read_bytes")
   line = refusal(files.read_json, path)
   assert line == f"{path} cannot be read (Permission denied)"
 

@@ -348,3 +348,14 @@ def test_written_files(tmp_path):
   )
   assert (tmp_path / "t5" / "tokenizer.json").exists()
   assert not (tmp_path / "t5" / "spiece.model").exists()
+
+
+def test_names_from_a_file_stay_on_the_line(folder):
+  def change(tensors):
+    del tensors[BIAS]
+    tensors |= {f"a\n\x1b[31m{i}" + "x" * 999: np.zeros(1) for i in range(99)}
+
+  edit_tensors(folder, change)
+  line = refusal(folder)
+  assert f"missing {BIAS}" in line and "; and 79 more" in line
+  assert line.isprintable() and len(line) < 4000

@@ -124,7 +124,7 @@ def test_a_bad_index_is_one_line(folder, tmp_path, index):
   assert line.endswith(": delete it and fetch it again")
 
 
-@pytest.mark.parametrize("name", ["gone", "a" * 5000])
+@pytest.mark.parametrize("name", ["gone", "a" * 150])
 def test_an_index_of_files_that_are_not_there(folder, tmp_path, name):
   shard = f"{name}.safetensors"
   copy = shutil.copytree(folder, tmp_path / "t5")

@@ -50,12 +50,16 @@ def test_choose():
     "line, words",
     [
         ("{", "line 2 is not JSON"),
+        ("9" * 5000, "line 2 is not JSON"),
+        ("[" * 100_000, "line 2 is not JSON (it is nested too deeply)"),
+        ('{"prompt": "x", "prompt": "y"}', "key 'prompt' comes twice"),
+        ('{"prompt": "x", "id": "\\ud800"}', "surrogates not allowed"),
         ("[1]", "line 2 is not a JSON object"),
         ('{"turn": ["x"]}', "line 2 has neither field 'turns' nor 'prompt'"),
         ('{"turns": []}', "line 2 field 'turns' holds no text"),
         ('{"turns": "x"}', "line 2 field 'turns' holds no text"),
         ('{"turns": ["x", " "]}', "line 2 field 'turns' holds no text"),
-        ('{"prompt": "\\ud800"}', "line 2 field 'prompt' holds no text"),
+        ('{"prompt": "\\ud800"}', "surrogates not allowed"),
         ('{"prompt": "x", "category": 1.5}', "field 'category' is float"),
         ('{"prompt": "x", "question_id": "a"}', "has the id 'a' of an earlier"),
     ],
@@ -66,7 +70,20 @@ def test_faults_are_one_line(line, words, tmp_path):
   with pytest.raises(UserError) as caught:
     prompts.load(str(path))
   assert str(caught.value).startswith(f"--prompts: {path}, line 2 ")
-  assert words in str(caught.value)
+  assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_long_names_are_cut(tmp_path):
+  path = tmp_path / "q.jsonl"
+  row = json.dumps({"id": "x" * 9999, "category": "a\nb", "prompt": "x"})
+  path.write_text(row)
+  made = prompts.load(str(path))
+  with pytest.raises(UserError, match="no category 'd'; give a b$"):
+    prompts.choose(made, 1, ["d"])
+  path.write_text(row + "\n" + row)
+  with pytest.raises(UserError) as caught:
+    prompts.load(str(path))
+  assert len(str(caught.value)) < 400
 
 
 def test_files_that_are_no_prompts(tmp_path):

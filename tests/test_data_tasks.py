@@ -75,6 +75,10 @@ GOOD = '{"id": "x", "source": "a", "reference": "b"}'
     "line, message",
     [
         ("{source: 1}", r"line 2 is not JSON"),
+        ("9" * 5000, r"line 2 is not JSON"),
+        ("[" * 100_000, r"line 2 is not JSON \(it is nested too deeply"),
+        (GOOD.replace("{", '{"id": 3, '), r"key 'id' comes twice"),
+        (GOOD.replace('"a"', '"\\ud800"'), r"surrogates not allowed"),
         ("[1, 2]", r"line 2 is not a JSON object"),
         ('{"reference": "b"}', r"line 2 field 'source' is missing"),
         ('{"source": "a"}', r"line 2 field 'reference' is missing"),

@@ -145,6 +145,11 @@ def test_what_files_leave_out(tmp_path):
         ("llama", {"architectures": ["LlamaModel"]}, "LlamaForCausalLM"),
         ("llama", {"model_type": "mixtral"}, "one of t5, llama, qwen2, gpt2"),
         ("qwen2", {"use_sliding_window": True}, "use_sliding_window is True"),
+        # A table of all its tensors would be built before one is read.
+        ("llama", {"num_hidden_layers": 10**9}, "it must be 1000 or less"),
+        ("gpt2", {"n_layer": 2**60}, "it must be 1000 or less"),
+        ("llama", {"vocab_size": 10**30}, "it must be 2147483647 or less"),
+        ("llama", {"hidden_act": "x\n" * 9999}, "it must be one of silu"),
         ("gpt2", {"activation_function": "relu"}, "activation_function"),
         ("gpt2", {"n_head": 3}, "field n_head is 3; it must divide n_embd, 20"),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is False"),
@@ -154,6 +159,7 @@ def test_what_files_leave_out(tmp_path):
 def test_fields_are_checked(tmp_path, name, changes, part):
   line = refusal(lambda: read(tmp_path, name, **changes))
   assert part in line and line.startswith(str(tmp_path))
+  assert "\n" not in line and len(line) < 500
 
 
 def test_ends_of_the_generation_config(tmp_path):
@@ -165,6 +171,9 @@ def test_ends_of_the_generation_config(tmp_path):
   assert read(tmp_path, "llama").ends == (7, 2)
   path.write_text('{"temperature": 0.6}')
   assert read(tmp_path, "llama").ends == (2,)
+  # It is a file of its own, whatever the config says.
+  path.unlink()
+  assert read(tmp_path, "llama", generation_config=3).ends == (2,)
 
 
 def test_shapes_that_no_file_can_hold(tmp_path):

@@ -5,6 +5,7 @@ import functools
 import pathlib
 import struct
 import sys
+import tracemalloc
 
 import gguf
 import jax
@@ -295,6 +296,10 @@ LIES = {
     "far away": header(1) + tensor(b"a", (4,), 0, 2**63) + b"\0" * 64,
     "kind of weights": header(1) + tensor(b"a", (4,), 77, 0) + b"\0" * 64,
     "half a block": header(1) + tensor(b"a", (33,), 8, 0) + b"\0" * 64,
+    "no axes": header(1) + tensor(b"token_embd.weight", (), 0, 0) + b"\0" * 64,
+    "beyond 64 bits": header(1)
+    + tensor(b"a", (1,), 0, 2**64 - 32)
+    + b"\0" * 64,
     "two of a name": header(2)
     + tensor(b"a", (1,), 0, 0) * 2
     + b"\0" * 64,
@@ -358,3 +363,36 @@ def test_names_that_lead_nowhere(name, part):
   with pytest.raises(UserError) as caught:
     resolve.resolve(name, hint="other")
   assert part in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_other_order_of_bytes(path, monkeypatch):
+  """The package takes the bytes of such weights as they lie."""
+  writer = gguf.GGUFWriter
+  big = functools.partial(writer, endianess=gguf.GGUFEndian.BIG)
+  monkeypatch.setattr(gguf, "GGUFWriter", big)
+  gguf_files.write(path, tokenizer=tokenizer())
+  assert "is of the other byte order: convert it, gguf-conv" in refusal(path)
+
+
+def test_names_that_are_one_in_the_end(path):
+  odd = np.ones(CONFIG.d_model, np.float32)
+  twice = lambda w: w.add_tensor("model.norm.weight", odd)
+  gguf_files.write(path, tokenizer=tokenizer(), change=twice)
+  assert "tensor model.norm.weight comes twice" in refusal(path)
+
+
+def test_an_array_takes_no_more_than_its_numbers(path):
+  """Not an object for each."""
+  numbers = np.arange(2**20) % 256
+  writer = gguf.GGUFWriter(path, "llama")
+  values = numbers.tolist()
+  writer.add_array("x.bytes", values)
+  writer.add_array("x.words", ["a", "b"])
+  gguf_files.close(writer)
+  tracemalloc.start()
+  get, _ = gguf_file.read(path)
+  _, most = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert get.fields["x.bytes"] == values
+  assert get.fields["x.words"] == ["a", "b"]
+  assert most < 6 * path.stat().st_size

@@ -3,6 +3,7 @@
 import functools
 import io
 import json
+import pathlib
 
 import gguf
 import pytest
@@ -376,6 +377,8 @@ def test_templates_of_folders(folder, form):
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "is unsafe"),
         ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+        ("{{ '\\ud800' }}", "surrogates not allowed"),
+        ("{{ raise_exception('x' * 9999) }}", "xxx ..."),
     ),
 )
 def test_templates_of_strangers(folder, source, reason):
@@ -408,4 +411,47 @@ def test_faulty_folders(folder):
     text_tokenizer.load(folder, (2,))
   (folder / "tokenizer.json").write_text("{}")
   with pytest.raises(UserError, match="tokenizer.json is no tokenizer"):
+    text_tokenizer.load(folder, (2,))
+
+
+def edit_tokenizer(folder, change):
+  path = folder / "tokenizer.json"
+  fields = json.loads(path.read_text())
+  change(fields)
+  path.write_text(json.dumps(fields))
+
+
+def test_ids_that_no_model_has(folder):
+  """A list of all of them would be built."""
+  edit_tokenizer(folder, lambda x: x["model"]["vocab"].update(odd=2**32 - 1))
+  with pytest.raises(UserError, match=r"is no tokenizer \(it has an id 42949"):
+    text_tokenizer.load(folder, (2,))
+
+
+def test_texts_that_begin_with_no_token(folder):
+  model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+  model.post_processor = processors.TemplateProcessing(
+      single="<s> $A", special_tokens=[("<s>", 99_999)]
+  )
+  model.save(str(folder / "tokenizer.json"))
+  with pytest.raises(UserError, match=r"texts begin with \[99999\]"):
+    text_tokenizer.load(folder, (2,))
+
+
+@pytest.mark.parametrize(
+    "template",
+    ([{"name": [], "template": "x"}], [{"name": {}}, 3, None], [], {}, 3),
+)
+def test_templates_of_odd_forms(folder, template):
+  text = json.dumps({"chat_template": template})
+  (folder / "tokenizer_config.json").write_text(text)
+  assert text_tokenizer.load(folder, (2,)).template is None
+
+
+def test_a_file_that_may_not_be_read(folder, monkeypatch):
+  def refused(path):
+    raise PermissionError(13, "Permission denied", path)
+
+  monkeypatch.setattr(pathlib.Path, "read_bytes", refused)
+  with pytest.raises(UserError, match=r"json cannot be read \(Permission den"):
     text_tokenizer.load(folder, (2,))

@@ -297,6 +297,34 @@ def test_document(tmp_path, monkeypatch, capsys):
   assert "as it was" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("content", ("{", "[]", '{"a": 1, "a": 2}', "3"))
+def test_results_that_are_damaged(content, tmp_path, monkeypatch):
+  monkeypatch.setattr(results, "COMMITTED", tmp_path)
+  (tmp_path / "x.json").write_text(content)
+  with pytest.raises(errors.UserError, match="damaged .*experiments.x makes it"):
+    results.read("x")
+
+
+def test_all_copies_whole_files(everything, tmp_path, monkeypatch):
+  """None that a kill left half, and none half where the disk is full."""
+  write = writing.write
+
+  def full(path, content):
+    if path.parent.name == "out" and path.name == "table3.json":
+      raise OSError(28, "No space left on device", str(path))
+    write(path, content)
+
+  assert everything(table5=1)[0] == 1
+  [folder] = (tmp_path / "parts").glob("*/files")
+  (folder / ".table1.json.0123").write_text("{")
+  with monkeypatch.context() as patch:
+    patch.setattr(writing, "write", full)
+    code, _, out = everything()
+  assert code == 1 and not (out / "table3.json").exists()
+  assert everything()[0] == 0 and (out / "table3.json").exists()
+  assert not list(out.glob(".*"))
+
+
 def test_results_that_are_not_there():
   with pytest.raises(errors.UserError, match="experiments.none makes it"):
     results.read("none")

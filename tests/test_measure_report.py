@@ -1,6 +1,7 @@
 """Reports: keys, tables, pages, files."""
 
 import json
+import os
 import pathlib
 import subprocess
 
@@ -338,3 +339,45 @@ def test_commit(tmp_path, monkeypatch):
 
 def test_device():
   assert environment.device().startswith("cpu: ")
+
+
+@pytest.mark.parametrize("name", ("report.json", "report.md", "details.json"))
+def test_files_of_a_run_are_of_one_run(tmp_path, monkeypatch, name):
+  """A disk that is full at any of them leaves the older ones, all of them."""
+  folder = output.folder(str(tmp_path))
+  output.save(folder, *report_lib.make(measured()))
+  old = {path.name: path.read_bytes() for path in folder.iterdir()}
+  write = pathlib.Path.write_text
+
+  def full(path, *words, **how):
+    if f".{name}." in path.name:
+      raise OSError(28, "No space left on device")
+    return write(path, *words, **how)
+
+  monkeypatch.setattr(pathlib.Path, "write_text", full)
+  with pytest.raises(OSError) as caught:
+    output.save(folder, *report_lib.make(measured(timed_rows=1)))
+  assert caught.value.filename == str(folder / name)
+  assert {path.name: path.read_bytes() for path in folder.iterdir()} == old
+
+
+@pytest.mark.parametrize("stop", range(4))
+def test_where_the_report_is_the_others_are_its_own(
+    tmp_path, monkeypatch, stop
+):
+  """Stopped between any two of the files."""
+  folder = output.folder(str(tmp_path))
+  output.save(folder, *report_lib.make(measured()))
+  replace, calls = os.replace, []
+
+  def stopped(source, target):
+    calls.append(target)
+    if len(calls) > stop:
+      raise KeyboardInterrupt
+    replace(source, target)
+
+  monkeypatch.setattr(os, "replace", stopped)
+  with pytest.raises(KeyboardInterrupt):
+    output.save(folder, *report_lib.make(measured(timed_rows=1)))
+  assert not (folder / "report.json").exists()
+  assert not [path for path in folder.iterdir() if path.name[0] == "."]

@@ -238,6 +238,7 @@ FAULTS = {
     "above one": (changed("log_prob", put(0.5)), "log_prob holds more than 0"),
     "shorter": (changed("log_prob", lambda x: x[1:]), "log_prob has shape"),
     "two axes": (changed("count", lambda x: x[None]), "count has shape"),
+    "no axes": (changed("successor", lambda x: x[0]), "log_prob has shape"),
     "one id less": (changed("log_unigram", lambda x: x[1:]), "log_unigram has"),
     "sum": (changed("count", lambda x: x + x), "count says"),
     "id": (changed("successor", put(60_000)), "not below"),

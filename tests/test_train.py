@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from specjax import checkpoints
+from specjax import errors
 from specjax import train
 from specjax.training import log as log_lib
 from specjax.training import texts
@@ -132,3 +133,26 @@ def test_a_teachers_texts_are_kept_apart_by_what_made_them(tmp_path):
   assert other != made[0]
   longer = run(first, dataclasses.replace(writing, max_new_tokens=6))
   assert [row[:4] for row in longer] == made and longer != made
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        '{"row": 9, "tokens": [3]}',
+        '{"row": 0, "tokens": [500]}',
+        '{"row": 0, "tokens": []}',
+        '{"row": 0, "tokens": [1.5]}',
+        '{"row": 0}',
+        '{"row": 0, "tok',
+        '3',
+        "[" * 99_999,
+    ),
+    ids=lambda line: line[:20],
+)
+def test_damaged_texts_of_a_teacher_are_told(tmp_path, line):
+  path = tmp_path / "0.jsonl"
+  path.write_text('{"row": 2, "tokens": [3, 4]}\n')
+  assert texts._read(path, 9, 500) == {2: [3, 4]}
+  path.write_text('{"row": 2, "tokens": [3, 4]}\n' + line)
+  with pytest.raises(errors.UserError, match="0.jsonl is damaged .*; delete it"):
+    texts._read(path, 9, 500)

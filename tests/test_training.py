@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 
 import filelock
 import jax
@@ -202,6 +203,47 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
   log = log_lib.Log(path, 2)
   log.write({"step": 3, "loss": 0.5})
   assert log_lib.read(path)[1:] == [{"step": 2}, {"step": 3, "loss": 0.5}]
+
+
+def test_lines_that_are_no_steps_are_left_out(tmp_path):
+  path = tmp_path / "log.jsonl"
+  odd = (b"3", b"[", b"\xff", b'{"loss": 1}', b'{"step": "4"}', b"[" * 99_999,
+         b'{"step": 5, "loss": "x"}', b'{"step": -1}', b"9" * 5000)
+  path.write_bytes(b'{"step": 1}\n' + b"\n".join(odd) + b'\n{"step": 2}\n')
+  assert log_lib.read(path) == [{"step": 1}, {"step": 2}]
+
+
+def test_damaged_checkpoints_and_a_full_disk(tmp_path, monkeypatch):
+  """Told in one line; the run goes on from the checkpoint before."""
+  rows, folder = _rows(40), tmp_path / "tiny"
+  loop.run(_config(tmp_path, 3), rows, {})
+  save = loop.ocp.CheckpointManager.save
+
+  def full(*_, **__):
+    raise ValueError("OS error 28:\nNo space left on device")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(loop.ocp.CheckpointManager, "save", full)
+    line = f"{folder}/checkpoints/6 cannot be written .*No space left"
+    with pytest.raises(errors.UserError, match=line):
+      loop.run(_config(tmp_path, 8), rows, {})
+  assert loop.ocp.CheckpointManager.save is save
+  loop.run(_config(tmp_path, 8), rows, {})
+  newest = folder / "checkpoints" / "8"
+  for path in sorted(newest.rglob("*")):
+    if path.is_file():
+      path.write_bytes(path.read_bytes()[:3])
+  with pytest.raises(errors.UserError, match=f"^{newest} cannot be read") as e:
+    loop.run(_config(tmp_path, 9), rows, {})
+  assert "\n" not in str(e.value)
+  shutil.rmtree(newest)
+  loop.run(_config(tmp_path, 9), rows, {})
+  steps = [e["step"] for e in log_lib.read(folder / "log.jsonl")]
+  assert steps == list(range(1, 10))
+  for recipe in ("{", "[]", "\xff", '{"seed": 0, "seed": 0}'):
+    (folder / "recipe.json").write_text(recipe, "latin-1")
+    with pytest.raises(errors.UserError, match="recipe.json is missing or dam"):
+      loop.run(_config(tmp_path, 9), rows, {})
 
 
 def test_another_recipe_is_refused_and_a_longer_run_is_not(tmp_path):

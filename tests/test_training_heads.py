@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from specjax import checkpoints
 from specjax import errors
@@ -99,6 +100,28 @@ def test_a_disk_that_is_too_small_is_told_before_the_work(
   with pytest.raises(errors.UserError, match="^out: the states of .* tokens"):
     features.build(target, rows_of("llama"), tmp_path / "new" / "states")
   assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("fault", ("cut", "object", "shape", "order", "empty"))
+def test_damaged_states_are_told_before_the_training(fault, tmp_path):
+  """And never unpickled."""
+  rows = [features.Row(None, (1, 2), (3,)), features.Row(None, (4,), (5,))]
+  store = features.Store(rows, tmp_path, 4)
+  [part] = store.parts
+  path, bits = store.file(part), np.arange(20, dtype=np.uint16).reshape(5, 4)
+  np.save(path, bits)
+  assert store.states(1).view(np.uint16).tolist() == bits[3:].tolist()
+  changed = {
+      "object": np.array([{}], object),
+      "shape": bits[:4],
+      "order": np.asfortranarray(bits),
+  }
+  if fault in changed:
+    np.save(path, changed[fault], allow_pickle=True)
+  else:
+    path.write_bytes(path.read_bytes()[:-1] if fault == "cut" else b"")
+  with pytest.raises(errors.UserError, match="is damaged .*; delete it"):
+    features.Store(rows, tmp_path, 4).check()
 
 
 def test_batches_begin_where_the_first_draft_is_made_from(family, tmp_path):
@@ -395,11 +418,39 @@ def test_heads_of_another_target_are_refused(trained, family, tmp_path):
       (dict(listed=None), "listed has 0 ids, not 40"),
       (dict(listed=heads.listed[::-1]), "no rising ids"),
       (dict(listed=heads.listed + 290), "no rising ids below 300"),
+      (dict(shape=heads.shape | {"blocks": 10**9}), "blocks: give 1 to 64"),
+      (dict(shape=heads.shape | {"d_model": 8}), "not as wide as its target"),
+      (dict(shape={"a\nb": 3}), "is damaged"),
+      (dict(params=jax.tree.map(lambda x: x * np.nan, heads.params)), "number"),
+      (dict(params=heads.params | {"a\nb": np.ones(1)}), r"\(a b is \(1,\)"),
   ):
     changed = dataclasses.replace(heads, **change)
     heads_file.save(tmp_path / "changed", changed, target)
-    with refused(words):
+    with refused(words) as caught:
       pipeline.draft_medusa(target, str(tmp_path / "changed"), 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_of_heads_that_lie(trained, family, tmp_path):
+  """Types, and names of which one goes on where another ends."""
+  path = trained("llama")[0] / "heads.safetensors"
+  target = pipeline.load(family["llama"])
+  with safetensors.safe_open(path, framework="np") as file:
+    stored = {name: file.get_tensor(name) for name in file.keys()}
+    notes = file.metadata()
+  kernel = next(name for name in stored if name.endswith("kernel"))
+  for changes, words in (
+      ({kernel: stored[kernel].astype(np.int8)}, "holds what is no number"),
+      ({kernel: stored[kernel].astype(np.float64)}, "holds what is no number"),
+      ({"params/x": np.ones(1, np.float32)}, "is damaged"),
+      ({kernel + "/x": np.ones(1, np.float32)}, "damaged|holds no heads"),
+      ({"listed": stored["listed"].astype(np.uint64)[::-1]}, "no rising ids"),
+      ({"listed": stored["listed"].astype(np.float32)}, "no rising ids"),
+  ):
+    made = {k: np.ascontiguousarray(v) for k, v in (stored | changes).items()}
+    safetensors.numpy.save_file(made, tmp_path / "lies", notes)
+    with pytest.raises(errors.UserError, match=f"^heads: .*({words})"):
+      pipeline.draft_medusa(target, str(tmp_path / "lies"), 1)
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -449,7 +500,7 @@ def test_a_target_that_learns_with_its_heads(kind, keep, family):
         ("prompts=0", "prompts: give 1 or more"),
         ("greedy_share=1.5", "greedy_share: give a number from 0 to 1"),
         ("heads.ende_medusa.kind=none", "heads.ende_medusa.kind: give one of"),
-        ("heads.ende_medusa.heads=0", "heads: give 1 or more"),
+        ("heads.ende_medusa.heads=0", "heads: give 1 to 64"),
         ("heads.ende_medusa.fade=0.0", "fade: give a number in"),
         ("lengths=(8,8)", "lengths: give rising lengths"),
         ("temperature=-1.0", "temperature"),

@@ -14,6 +14,7 @@ import functools
 import json
 from typing import Any, Mapping, Sequence
 
+from specjax import errors
 from specjax.errors import UserError
 
 Message = Mapping[str, str]
@@ -56,14 +57,16 @@ class Template:
       UserError: the template is faulty, or takes no such turns.
     """
     try:
-      return self._program.render(
+      text = self._program.render(
           messages=messages(said), add_generation_prompt=True, **self.tokens
       )
+      # Half characters are no text that a tokenizer can take.
+      text.encode("utf-8")
+      return text
     # The program is a stranger's: anything may come.
     except Exception as error:
-      reason = " ".join(str(error).split()) or type(error).__name__
       raise UserError(
-          f"{self.path}: the chat template fails ({reason}); give"
+          f"{self.path}: the chat template fails ({errors.reason(error)}); give"
           " --config.data.chat=false to do without it"
       ) from None
 

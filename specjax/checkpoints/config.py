@@ -23,8 +23,8 @@ def fields(path) -> fields_lib.Getter:
   path = pathlib.Path(path)
   held = files.read_json(path)
   generation = path.with_name(GENERATION)
-  if generation.is_file():
-    held["generation_config"] = files.read_json(generation)
+  there = generation.is_file()
+  held["generation_config"] = files.read_json(generation) if there else {}
   return fields_lib.Getter(held, path)
 
 

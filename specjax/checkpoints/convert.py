@@ -13,6 +13,7 @@ from typing import Any, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import errors
 from specjax import options
 from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import eagle
@@ -40,7 +41,8 @@ def convert(source, destination, *, dtype: str | None = None) -> None:
     UserError: torch is missing, or a field, file or tensor is wrong.
   """
   if dtype not in (None, *DTYPES):
-    raise UserError(f"dtype: give one of {', '.join(DTYPES)}, got {dtype!r}")
+    known = ", ".join(DTYPES)
+    raise UserError(f"dtype: give one of {known}, got {errors.shown(dtype)}")
   source = pathlib.Path(source)
   get = config_lib.fields(source / config_lib.FILE)
   family, config = config_lib.parse(get)
@@ -106,7 +108,10 @@ def _tensors(
         not isinstance(value, torch.Tensor)
         or value.dtype not in floats
         or value.layout is not torch.strided
+        # A view may say that it is bigger than what it looks at.
+        or value.nbytes > value.untyped_storage().nbytes()
     ):
+      name = errors.line(name)
       raise UserError(f"{source}: {name} is not a tensor of floats")
     tensors[name] = hf.Tensor(tuple(value.shape), _reader(torch, value))
   keep = any(value.dtype == torch.bfloat16 for value in stored.values())
@@ -118,12 +123,12 @@ def _load(torch, path: pathlib.Path) -> dict[str, Any]:
   try:
     stored = torch.load(path, map_location="cpu", weights_only=True)
   except OSError as error:
-    reason = error.strerror or error
+    reason = error.strerror or errors.reason(error)
     raise UserError(f"{path} cannot be read ({reason})") from None
   # Of a file that is cut or damaged, the loader raises whatever it trips over.
   except Exception as error:
     lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
+    reason = errors.line(lines[0], 200) if lines else type(error).__name__
     raise UserError(
         f"{path} is not a file of weights alone ({reason}): fetch it again"
         " from a place you trust"
@@ -135,7 +140,7 @@ def _load(torch, path: pathlib.Path) -> dict[str, Any]:
     )
   for name in stored:
     if not isinstance(name, str):
-      raise UserError(f"{path}: {name!r} is not a tensor's name")
+      raise UserError(f"{path}: {errors.shown(name)} is not a tensor's name")
   return stored
 
 

@@ -4,7 +4,10 @@ import dataclasses
 from typing import Any
 
 from specjax import checks
-from specjax.errors import UserError
+from specjax.errors import shown, UserError
+
+# The deepest model; a table of its tensors is built before one is read.
+LAYERS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Getter:
 
   def refuse(self, name, remedy):
     value = self.fields.get(name)
-    state = "is missing" if value is None else f"is {value!r}"
+    state = "is missing" if value is None else f"is {shown(value)}"
     raise UserError(f"{self.path}: field {name} {state}; it {remedy}")
 
   def typed(self, name, kinds, default, remedy):
@@ -34,11 +37,13 @@ class Getter:
       self.refuse(name, remedy)
     return value
 
-  def integer(self, name, default=None, least=0):
+  def integer(self, name, default=None, least=0, most=2**31 - 1):
     remedy = f"must be an integer from {least} on"
     value = self.typed(name, int, default, remedy)
     if value < least:
       self.refuse(name, remedy)
+    if value > most:
+      self.refuse(name, f"must be {most} or less")
     return value
 
   def real(self, name, default=None, least=0, most=1):

@@ -2,23 +2,25 @@
 
 import contextlib
 from importlib import resources
-import json
 import os
 import pathlib
 import re
 import shutil
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence, TypeVar
 import uuid
 
+import numpy as np
 import safetensors
 import safetensors.numpy
 
+from specjax import strict_json
 from specjax import writing
-from specjax.errors import shown, UserError
+from specjax.errors import line, reason, shown, UserError
 
 # What ships with the package.
 ASSETS = pathlib.Path(str(resources.files("specjax"))) / "assets"
 PICKLES = "pytorch_model*.bin"
+_T = TypeVar("_T")
 _SHIPPED = re.compile(r"\w[\w-]*/\w[\w.-]*")
 _AGAIN = ": delete it and fetch it again"
 # What a model's directory is made of here; nothing else is ever replaced.
@@ -29,16 +31,22 @@ _OURS = re.compile(
 )
 
 
-def read_json(path) -> dict[str, Any]:
-  """Reads a JSON object; UserError where there is none."""
+def read_bytes(path) -> bytes:
+  """Reads a file; UserError where that is refused."""
   try:
-    fields = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    return pathlib.Path(path).read_bytes()
   except (FileNotFoundError, NotADirectoryError):
     raise UserError(f"{path} does not exist") from None
   except OSError as error:
     raise UserError(f"{path} cannot be read ({error.strerror})") from None
-  # Numbers that are too long, and nesting that is too deep, come among these.
-  except (ValueError, RecursionError) as error:
+
+
+def read_json(path) -> dict[str, Any]:
+  """Reads a JSON object; UserError where there is none."""
+  content = read_bytes(path)
+  try:
+    fields = strict_json.loads(content)
+  except ValueError as error:
     raise UserError(f"{path} is not JSON ({error}){_AGAIN}") from None
   if not isinstance(fields, dict):
     raise UserError(f"{path} must hold a JSON object{_AGAIN}")
@@ -66,15 +74,35 @@ def read_tensors(path, types: Mapping[str, Sequence[str]]):
       tensors = {name: file.get_tensor(name) for name in names}
       return tensors, file.metadata() or {}
   except (safetensors.SafetensorError, OSError) as error:
-    raise UserError(f"{path} cannot be read ({error})") from None
+    raise UserError(f"{path} cannot be read ({reason(error)})") from None
+
+
+def all_finite(values: np.ndarray) -> bool:
+  """Whether none is NaN or infinite, of whatever bits they are made."""
+  with np.errstate(all="ignore"):
+    return bool(np.isfinite(values).all())
 
 
 def noted_vocabulary(metadata: Mapping[str, str], key: str) -> str | None:
   """The tokenizer's fingerprint in a file's metadata; None if there is none."""
   try:
-    return json.loads(metadata[key])["vocabulary"]
-  except (LookupError, RecursionError, TypeError, ValueError):
+    return strict_json.loads(metadata[key])["vocabulary"]
+  except (LookupError, TypeError, ValueError):
     return None
+
+
+def once(named: Iterable[tuple[str, _T]], where) -> dict[str, _T]:
+  """Tensors by name.
+
+  Raises:
+    UserError: two have one name.
+  """
+  made: dict[str, _T] = {}
+  for name, tensor in named:
+    if name in made:
+      raise UserError(f"{where}: tensor {line(name)} comes twice{_AGAIN}")
+    made[name] = tensor
+  return made
 
 
 def read_index(path, suffix: str) -> dict[str, set[str]]:
@@ -94,8 +122,9 @@ def read_index(path, suffix: str) -> dict[str, set[str]]:
     )
   shards = {}
   for name, file in weight_map.items():
+    # No system has longer names.
     if not isinstance(file, str) or not re.fullmatch(
-        rf"\w[\w.-]*{re.escape(suffix)}", file
+        rf"\w[\w.-]{{,200}}{re.escape(suffix)}", file
     ):
       raise UserError(
           f"{path}: field weight_map puts {shown(name)} in {shown(file)}, which"

@@ -11,13 +11,16 @@ import dataclasses
 import functools
 import pathlib
 import re
+import sys
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import errors
 from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import fields as fields_lib
+from specjax.checkpoints import files
 from specjax.checkpoints import gguf_tokenizer
 from specjax.checkpoints import hf
 from specjax.checkpoints import text_tokenizer
@@ -133,10 +136,11 @@ def load(
   if config.rope is not None and _ROPE in tensors:
     rope = _given(config, tensors.pop(_ROPE), path)
     config = dataclasses.replace(config, rope=rope)
-  tensors = dict(
+  renamed = (
       _renamed(name, tensor, architecture, config)
       for name, tensor in tensors.items()
   )
+  tensors = files.once(renamed, path)
   params = hf.params_from_tensors(
       config, tensors, dtype, path, keep_bfloat16=keep_bfloat16, put=put
   )
@@ -154,7 +158,9 @@ def read(path) -> tuple[fields_lib.Getter, dict[str, hf.Tensor]]:
   """Metadata, and tensors by llama.cpp's names, unread; raises as `load`."""
   gguf = _package()
   try:
-    file = _reader(gguf)(path)
+    # Places that are beyond 64 bits would be others.
+    with np.errstate(over="raise"):
+      file = _reader(gguf)(path)
     metadata = {
         name: field.contents()
         for name, field in file.fields.items()
@@ -164,14 +170,20 @@ def read(path) -> tuple[fields_lib.Getter, dict[str, hf.Tensor]]:
         tensor.name: _tensor(gguf, path, tensor) for tensor in file.tensors
     }
   except OSError as error:
-    reason = error.strerror or error
+    reason = error.strerror or errors.reason(error)
     raise UserError(f"{path} cannot be read ({reason})") from None
   # Of a file that is cut or damaged, the reader raises whatever it trips over.
   except Exception as error:
-    reason = " ".join(str(error).split()) or type(error).__name__
     raise UserError(
-        f"{path} is no GGUF file, or is damaged ({reason}): fetch it again"
+        f"{path} is no GGUF file, or is damaged ({errors.reason(error)}): fetch"
+        " it again"
     ) from None
+  if file.byte_order != "I":
+    # The package would take the bytes of its weights as they lie.
+    raise UserError(
+        f"{path} is of the other byte order: convert it, gguf-convert-endian"
+        f" {path} {sys.byteorder}"
+    )
   return fields_lib.Getter(metadata, path), tensors
 
 
@@ -191,7 +203,8 @@ def _reader(gguf):
   """The package's reader, in bounds.
 
   Its own takes what lies past the end for empty: an array that claims 2^60
-  numbers would be read one by one, for ever.
+  numbers would be read one by one, for ever. And it keeps an object for each,
+  hundreds of times what they take in the file: here they stay together.
   """
 
   class Reader(gguf.GGUFReader):
@@ -205,6 +218,18 @@ def _reader(gguf):
       dtype = dtype.newbyteorder(order)
       return np.frombuffer(self.data, dtype, int(count), int(offset))
 
+    def _get_field_parts(self, orig_offs, raw_type):
+      kinds = gguf.GGUFValueType
+      if raw_type != kinds.ARRAY:
+        return super()._get_field_parts(orig_offs, raw_type)
+      kind = kinds(self._get(orig_offs, np.uint32)[0])
+      number = self.gguf_scalar_to_np.get(kind)
+      if number is None:
+        return super()._get_field_parts(orig_offs, raw_type)
+      count = self._get(orig_offs + 4, np.uint64)[0]
+      values = self._get(orig_offs + 12, number, count)
+      return 12 + values.nbytes, [values], [0], [kinds.ARRAY, kind]
+
   return Reader
 
 
@@ -214,7 +239,9 @@ def _tensor(gguf, path, tensor) -> hf.Tensor:
 
   def read() -> np.ndarray:
     try:
-      values = gguf.quants.dequantize(tensor.data, kind)
+      # Scales may be anything; what is no number is refused later.
+      with np.errstate(all="ignore"):
+        values = gguf.quants.dequantize(tensor.data, kind)
     except NotImplementedError:
       raise UserError(
           f"{path}: tensor {tensor.name} is of type {kind.name}, which the gguf"
@@ -235,7 +262,7 @@ def _fields(get: fields_lib.Getter, kind: str, tensors) -> dict[str, Any]:
   embedding = tensors.get("token_embd.weight")
   made |= {
       "model_type": kind,
-      "vocab_size": embedding.shape[0] if embedding else None,
+      "vocab_size": next(iter(embedding.shape), None) if embedding else None,
       "tie_word_embeddings": "output.weight" not in tensors,
       "eos_token_id": gguf_tokenizer.ends(get),
   }

@@ -8,9 +8,11 @@ the pieces with their scores, and bytes for what has no piece.
 import functools
 from typing import Any, Callable, Sequence
 
+from specjax import checks
 from specjax.checkpoints import chat as chat_lib
 from specjax.checkpoints import fields as fields_lib
 from specjax.checkpoints import text_tokenizer
+from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.errors import UserError
 
 _KEY = "tokenizer.ggml."
@@ -91,21 +93,13 @@ def build(
   pieces = _list(get, "tokens", str)
   if len(set(pieces)) < len(pieces):
     raise UserError(f"{get.path}: field {_KEY}tokens lists a token twice")
-  try:
+  with tokenizer_lib.plain_errors(f"{get.path}: its tokenizer is faulty"):
     backend = kinds[kind](get, pieces)
     _add_special(get, backend, pieces)
     bos = _bos(get, kind, pieces)
     if bos is not None:
       _begin_with(backend, pieces[bos], bos)
-  except UserError:
-    raise
-  # The library does not say all that it raises.
-  except Exception as error:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    raise UserError(
-        f"{get.path}: its tokenizer is faulty ({reason}): fetch it again"
-    ) from None
-  return text_tokenizer.TextTokenizer(backend, ends, _template(get, pieces))
+    return text_tokenizer.TextTokenizer(backend, ends, _template(get, pieces))
 
 
 def _list(get: fields_lib.Getter, name: str, kind, length: int | None = None):
@@ -257,6 +251,6 @@ def _template(get: fields_lib.Getter, pieces) -> chat_lib.Template | None:
       ("pad_token", "padding"),
   ):
     token = get.fields.get(f"{_KEY}{key}_token_id")
-    if isinstance(token, int) and token < len(pieces):
+    if checks.is_whole(token, 0, len(pieces) - 1):
       tokens[name] = pieces[token]
   return chat_lib.Template(source, tokens, get.path)

@@ -17,13 +17,15 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from specjax import strict_json
 from specjax.checkpoints import families
 from specjax.checkpoints import files
-from specjax.errors import shown, UserError
+from specjax.errors import line, reason, shown, UserError
 
 MAKER = "python -m specjax.train --config configs/train_heads.py"
 _KEY = "specjax.heads"
 _LISTED = "listed"
+_FLOATS = [np.dtype(x) for x in (np.float32, np.float16, jnp.bfloat16)]
 # Of a target's shape, what heads depend on.
 _FIELDS = ("vocab_size", "d_model", "num_layers", "num_decoder_layers")
 
@@ -116,13 +118,16 @@ def load(name: str, target, kind: str) -> Heads:
   path = find(name)
   try:
     with safetensors.safe_open(path, framework="np") as file:
-      noted = json.loads((file.metadata() or {})[_KEY])
+      noted = strict_json.loads((file.metadata() or {})[_KEY])
       flat = {key: file.get_tensor(key) for key in file.keys()}
-      heads = Heads(noted["kind"], noted["shape"], {})
+      listed = flat.pop(_LISTED, None)
+      # Names of which one goes on where another ends come among the errors.
+      params = traverse_util.unflatten_dict(flat, sep="/")
+      heads = Heads(noted["kind"], noted["shape"], params, listed)
       made_for = dict(noted["target"])
   except (safetensors.SafetensorError, OSError) as error:
-    raise UserError(f"heads: {path} cannot be read ({error})") from None
-  except (LookupError, TypeError, ValueError, RecursionError):
+    raise UserError(f"heads: {path} cannot be read ({reason(error)})") from None
+  except (LookupError, TypeError, ValueError):
     raise UserError(
         f"heads: {path} holds no heads; give a file that {MAKER} wrote"
     ) from None
@@ -139,17 +144,22 @@ def load(name: str, target, kind: str) -> Heads:
           f" {shown(made_for.get(field))}; this one's is"
           f" {shown(wanted.get(field))}: give heads of this target"
       )
-  listed = flat.pop(_LISTED, None)
+  for key, value in flat.items():
+    if value.dtype not in _FLOATS or not files.all_finite(value):
+      raise UserError(
+          f"heads: {path} is damaged ({line(key)} holds what is no number);"
+          " give another file"
+      )
   if listed is not None:
-    rising = listed.ndim == 1 and bool(np.all(np.diff(listed) > 0))
+    rising = listed.dtype == np.int32 and listed.ndim == 1
+    rising = rising and bool(np.all(np.diff(listed) > 0))
     size = target.module.config.vocab_size
     if not rising or np.any((listed < 0) | (listed >= size)):
       raise UserError(
           f"heads: {path} is damaged ({_LISTED} holds no rising ids below"
           f" {size}); give another file"
       )
-  params = traverse_util.unflatten_dict(flat, sep="/")
-  return dataclasses.replace(heads, params=params, listed=listed)
+  return heads
 
 
 def shaped(config, name: str, shape: dict[str, Any]):
@@ -162,7 +172,7 @@ def shaped(config, name: str, shape: dict[str, Any]):
     return config(**shape)
   except (TypeError, UserError) as error:
     raise UserError(
-        f"heads: {name} is damaged ({error}); give another file"
+        f"heads: {name} is damaged ({reason(error)}); give another file"
     ) from None
 
 
@@ -204,8 +214,8 @@ def check_params(name: str, params, shapes) -> dict[str, Any]:
     want = tuple(wanted[key].shape) if key in wanted else None
     if have != want:
       raise UserError(
-          f"heads: {name} is damaged ({key} is {have}, not {want}); give"
-          " another file"
+          f"heads: {name} is damaged ({line(key)} is {have}, not {want});"
+          " give another file"
       )
   return traverse_util.unflatten_dict(
       {key: jnp.asarray(value) for key, value in flat.items()}, sep="/"

@@ -23,6 +23,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from specjax import errors
 from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import families
 from specjax.checkpoints import files
@@ -132,8 +133,8 @@ def params_from_tensors(
     put: see `load_model`.
 
   Raises:
-    UserError: names every missing, surplus and wrongly shaped tensor, a copy
-      that differs, or a tensor with NaN or infinity.
+    UserError: names missing, surplus and wrongly shaped tensors, a copy that
+      differs, or a tensor with NaN or infinity.
   """
   family = families.of(config)
   tensors = _drop_copies(family.copies(config), tensors, where)
@@ -197,25 +198,28 @@ def _drop_copies(copies: dict[str, str], tensors, where):
 
 
 def _check_shapes(shapes, table, where):
-  """One line with every missing, surplus and wrongly shaped tensor."""
-  faults = [f"missing {name}" for name in table if name not in shapes]
-  faults += [f"surplus {name}" for name in shapes if name not in table]
-  faults += [
+  """One line with missing, surplus and wrongly shaped tensors."""
+  missing = [f"missing {name}" for name in table if name not in shapes]
+  surplus = [
+      f"surplus {errors.line(name)}" for name in shapes if name not in table
+  ]
+  other = [
       f"{name} has shape {list(shapes[name])}, not {list(place.shape)}"
       for name, place in table.items()
       if tuple(shapes.get(name, place.shape)) != place.shape
   ]
-  if faults:
+  kinds = [errors.several(x, "; ") for x in (missing, surplus, other) if x]
+  if kinds:
     raise UserError(
-        f"{where}: the tensors do not fit the config: {'; '.join(faults)}"
+        f"{where}: the tensors do not fit the config: {'; '.join(kinds)}"
     )
 
 
 def _cast(name, value, dtype, where) -> np.ndarray:
   """`value` in another type, where NaN and infinity are refused."""
-  with np.errstate(over="ignore"):
+  with np.errstate(all="ignore"):
     value = value.astype(dtype, copy=False)
-  if not np.isfinite(value).all():
+  if not files.all_finite(value):
     raise UserError(
         f"{where}: tensor {name} holds NaN or infinity (as {value.dtype})"
     )
@@ -239,11 +243,13 @@ def _open(stack, path, expected) -> dict[str, Tensor]:
     views = {name: file.get_slice(name) for name in file.keys()}
   except (safetensors.SafetensorError, OSError) as error:
     raise UserError(
-        f"{path} cannot be read ({error}): fetch it again"
+        f"{path} cannot be read ({errors.reason(error)}): fetch it again"
     ) from None
   if expected is not None and expected != set(views):
-    odd = ", ".join(sorted(expected ^ set(views)))
-    raise UserError(f"{path} and {INDEX} disagree about {odd}")
+    odd = map(errors.line, sorted(expected ^ set(views)))
+    raise UserError(
+        f"{path} and {INDEX} disagree about {errors.several(odd)}"
+    )
   return {
       name: Tensor(
           tuple(view.get_shape()),

@@ -15,7 +15,7 @@ import numpy as np
 from specjax.checkpoints import files
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.drafters import ngram
-from specjax.errors import UserError
+from specjax.errors import shown, UserError
 
 MAKER = "python -m specjax.data.ngrams"
 _KEY = "specjax.ngrams"
@@ -107,8 +107,8 @@ def find(name: str) -> pathlib.Path:
   )
   ships = f" ({', '.join(known)} ships)" if known else ""
   raise UserError(
-      f"table: {name!r} is no file, and does not ship with the package{ships};"
-      f" count one with {MAKER} --corpus DIR --out FILE, and give FILE"
+      f"table: {shown(name)} is no file, and does not ship with the"
+      f" package{ships}; count one with {MAKER} --corpus DIR --out FILE, and give FILE"
   )
 
 
@@ -162,13 +162,13 @@ def _fault(tensors: dict[str, np.ndarray], size: int) -> str | None:
   successor_E = tensors["successor"].astype(np.int64)
   for name, tensor in tensors.items():
     pairs = name in ("successor", "log_prob")
-    want = (len(successor_E) if pairs else size,)
+    want = (successor_E.size if pairs else size,)
     if tensor.shape != want:
       return f"{name} has shape {list(tensor.shape)}, not {list(want)}"
   for name in ("log_unigram", "log_backoff", "log_prob"):
-    log_prob = tensors[name].astype(np.float32)
-    if not np.all(np.isfinite(log_prob)):
+    if not files.all_finite(tensors[name]):
       return f"{name} holds NaN or infinity"
+    log_prob = tensors[name].astype(np.float32)
     if name != "log_backoff" and np.any(log_prob > _ABOVE_ONE):
       return f"{name} holds more than 0"
   if count_V.sum() != len(successor_E):

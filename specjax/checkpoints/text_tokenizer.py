@@ -35,16 +35,19 @@ class TextTokenizer(tokenizer_lib.Pieces):
       ends: Sequence[int],
       template: chat_lib.Template | None = None,
   ):
-    """Takes a tokenizers.Tokenizer; texts end in the first of `ends`."""
-    # Batches are padded and cut by whoever knows the shapes.
-    backend.no_padding()
-    backend.no_truncation()
+    """Takes a tokenizers.Tokenizer; texts end in the first of `ends`.
+
+    Raises:
+      ValueError: its ids are none of a model's.
+    """
     self._backend = backend
     self._ends = tuple(ends)
     self.template = template
-    size = max(backend.get_vocab().values(), default=-1) + 1
-    self.pieces = [backend.id_to_token(i) or "" for i in range(size)]
-    first = [*backend.encode("").ids, *self._ends, 0]
+    self.pieces = tokenizer_lib.pieces_of(backend)
+    begin = backend.encode("").ids
+    if any(i >= self.size for i in begin):
+      raise ValueError(f"texts begin with {begin}, which it has no tokens for")
+    first = [*begin, *self._ends, 0]
     self.start_id = first[0]
     self.eos_id = self._ends[0] if self._ends else self.start_id
 
@@ -150,19 +153,13 @@ def load(directory, ends: Sequence[int]) -> TextTokenizer:
   Raises:
     UserError: a file is missing or damaged.
   """
-  import tokenizers
-
   directory = pathlib.Path(directory)
   path = directory / FILE
   if not path.is_file():
     raise UserError(f"{directory} holds no {FILE}: copy the model's own there")
-  try:
-    backend = tokenizers.Tokenizer.from_buffer(path.read_bytes())
-  except ValueError as error:
-    raise UserError(
-        f"{path} is no tokenizer ({error}): fetch it again"
-    ) from None
-  return TextTokenizer(backend, ends, _template(directory))
+  with tokenizer_lib.plain_errors(f"{path} is no tokenizer"):
+    backend = tokenizer_lib.json_backend(path)
+    return TextTokenizer(backend, ends, _template(directory))
 
 
 def _template(directory: pathlib.Path) -> chat_lib.Template | None:
@@ -172,15 +169,12 @@ def _template(directory: pathlib.Path) -> chat_lib.Template | None:
   source = fields.get("chat_template")
   if isinstance(source, list):
     # Several by name.
-    named = {
-        each.get("name"): each.get("template")
-        for each in source
-        if isinstance(each, dict)
-    }
-    source = named.get("default")
+    named = [each for each in source if isinstance(each, dict)]
+    default = [each for each in named if each.get("name") == "default"]
+    source = default[-1].get("template") if default else None
   if (directory / TEMPLATE).is_file():
     path = directory / TEMPLATE
-    source = path.read_text(encoding="utf-8", errors="replace")
+    source = files.read_bytes(path).decode("utf-8", errors="replace")
   if not isinstance(source, str):
     return None
   return chat_lib.Template(source, _tokens(fields), path)

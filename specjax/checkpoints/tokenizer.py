@@ -7,17 +7,22 @@ and 100 sentinels, <extra_id_0> is 32099, the last id, and <extra_id_99> is
 no text.
 """
 
+import contextlib
 import functools
 import hashlib
 import pathlib
 import re
-from typing import Iterable, Sequence
+from typing import Iterable, Iterator, Sequence
 
+from specjax import errors
+from specjax.checkpoints import files
 from specjax.errors import UserError
 
 # In the order in which they are looked for.
 FILES = ("spiece.model", "tokenizer.json")
 _EXTRA_IDS = 100
+# Twice as many as any model has: a list of all of them is built.
+_MOST_IDS = 2**21
 
 
 class Pieces:
@@ -64,6 +69,47 @@ class Pieces:
     return self.encode_batch([text])[0]
 
 
+def json_backend(path: pathlib.Path):
+  """The tokenizers.Tokenizer of a tokenizer.json; raises what that does."""
+  import tokenizers
+
+  backend = tokenizers.Tokenizer.from_buffer(files.read_bytes(path))
+  # Batches are padded and cut by whoever knows the shapes.
+  backend.no_padding()
+  backend.no_truncation()
+  return backend
+
+
+def pieces_of(backend) -> list[str]:
+  """The string of each id of a tokenizers.Tokenizer; "" where it has none.
+
+  Raises:
+    ValueError: an id is absurdly high.
+  """
+  size = max(backend.get_vocab().values(), default=-1) + 1
+  if size > _MOST_IDS:
+    raise ValueError(f"it has an id {size - 1}")
+  return [backend.id_to_token(i) or "" for i in range(size)]
+
+
+@contextlib.contextmanager
+def plain_errors(what: str) -> Iterator[None]:
+  """What the tokenizers library does not take is one line, with `what`.
+
+  Raises:
+    UserError: in place of all that the library raises.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  # It does not say all that it raises.
+  except Exception as error:
+    raise UserError(
+        f"{what} ({errors.reason(error)}): fetch it again"
+    ) from None
+
+
 class _SentencePiece:
   """spiece.model, which knows nothing of sentinels."""
 
@@ -72,12 +118,14 @@ class _SentencePiece:
 
     try:
       self._model = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    except (RuntimeError, OSError) as error:
+      pieces = self._model.get_piece_size()
+      self.pieces = [self._model.id_to_piece(i) for i in range(pieces)]
+    # The library does not say all that it raises.
+    except Exception as error:
       raise UserError(
-          f"{path} is no SentencePiece model ({error}): fetch it again"
+          f"{path} is no SentencePiece model ({errors.reason(error)}): fetch it"
+          " again"
       ) from None
-    pieces = self._model.get_piece_size()
-    self.pieces = [self._model.id_to_piece(i) for i in range(pieces)]
     self.pieces += [f"<extra_id_{i}>" for i in reversed(range(_EXTRA_IDS))]
 
   def encode(self, texts: list[str]) -> list[list[int]]:
@@ -91,19 +139,9 @@ class _Json:
   """tokenizer.json of the tokenizers library."""
 
   def __init__(self, path: pathlib.Path):
-    import tokenizers
-
-    try:
-      self._model = tokenizers.Tokenizer.from_buffer(path.read_bytes())
-    except ValueError as error:
-      raise UserError(
-          f"{path} is no tokenizer ({error}): fetch it again"
-      ) from None
-    # Batches are padded and cut by whoever knows the shapes.
-    self._model.no_padding()
-    self._model.no_truncation()
-    size = self._model.get_vocab_size()
-    self.pieces = [self._model.id_to_token(i) or "" for i in range(size)]
+    with plain_errors(f"{path} is no tokenizer"):
+      self._model = json_backend(path)
+      self.pieces = pieces_of(self._model)
 
   def encode(self, texts: list[str]) -> list[list[int]]:
     rows = self._model.encode_batch(texts, add_special_tokens=False)
@@ -224,7 +262,7 @@ def check_same(target: Pieces, draft: Pieces) -> None:
   else:
     pairs = zip(target.pieces, draft.pieces)
     i, (a, b) = next((i, x) for i, x in enumerate(pairs) if x[0] != x[1])
-    what = f"id {i} is {a!r} against {b!r}"
+    what = f"id {i} is {errors.shown(a)} against {errors.shown(b)}"
   raise UserError(
       f"draft: its tokenizer is not the target's ({what}); choose a draft that"
       " was trained with the target's tokenizer"

@@ -122,5 +122,8 @@ def help_pages(state: pathlib.Path) -> Iterator[tuple[str, str, str]]:
   for path in sorted(english.rglob("*.html")):
     page = path.relative_to(english)
     if (german / page).exists():
-      texts = (each.read_text("utf-8") for each in (path, german / page))
+      texts = (
+          each.read_text("utf-8", errors="replace")
+          for each in (path, german / page)
+      )
       yield page.with_suffix("").as_posix(), *texts

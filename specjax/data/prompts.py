@@ -10,11 +10,11 @@ model's answers in between.
 """
 
 import dataclasses
-import json
 import os
-import re
 from typing import Any, Sequence
 
+from specjax import errors
+from specjax import strict_json
 from specjax.data import agent
 from specjax.data import tasks
 from specjax.errors import UserError
@@ -61,7 +61,8 @@ def load(path: str) -> list[Prompt]:
   for number, row in rows:
     prompt = _prompt(path, number, row)
     if prompt.id in made:
-      raise _bad(path, number, f"has the id {prompt.id!r} of an earlier line")
+      name = errors.shown(prompt.id)
+      raise _bad(path, number, f"has the id {name} of an earlier line")
     made[prompt.id] = prompt
   if not made:
     raise UserError(f"--prompts: {path} has no prompts; give some")
@@ -84,7 +85,8 @@ def choose(
   known = list(dict.fromkeys(prompt.category for prompt in prompts))
   for name in only:
     if name not in known:
-      raise UserError(f"--only: no category {name!r}; give {', '.join(known)}")
+      some = errors.several(map(errors.line, known))
+      raise UserError(f"--only: no category {errors.shown(name)}; give {some}")
   count = dict.fromkeys(known, 0)
   out = []
   for prompt in prompts:
@@ -104,9 +106,10 @@ def _lines(path: str):
 def _json_lines(path: str):
   for number, line in _lines(path):
     try:
-      yield number, json.loads(line)
-    except json.JSONDecodeError as error:
-      raise _bad(path, number, f"is not JSON ({error.msg})") from None
+      row = strict_json.loads(line)
+    except ValueError as error:
+      raise _bad(path, number, f"is not JSON ({error})") from None
+    yield number, row
 
 
 def _prompt(path: str, number: int, row: Any) -> Prompt:
@@ -129,10 +132,8 @@ def _prompt(path: str, number: int, row: Any) -> Prompt:
 
 
 def _is_text(value: Any) -> bool:
-  """Whether it is text that a tokenizer can take."""
-  half = re.compile("[\ud800-\udfff]")
-  good = isinstance(value, str) and value.strip()
-  return bool(good) and not half.search(value)
+  """Whether it is text, and some."""
+  return isinstance(value, str) and bool(value.strip())
 
 
 def _bad(path: str, number: int, what: str) -> UserError:

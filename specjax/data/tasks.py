@@ -12,17 +12,19 @@ A file is JSON lines with `source` and `reference` (and `id`, the line's number
 if it has none), or a pair of text files with a line each, "a.en,a.de".
 """
 
+import contextlib
 import dataclasses
 import glob
 import importlib.resources
 import itertools
-import json
 import os
 import pathlib
 import re
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
+from specjax import errors
 from specjax import hub
+from specjax import strict_json
 from specjax.errors import UserError
 
 TRANSLATE = "translate English to German: "
@@ -94,7 +96,7 @@ def get_task(name: str) -> Task:
   """Returns a task by name; raises UserError with the known names."""
   if name not in TASKS:
     known = ", ".join(TASKS)
-    raise UserError(f"data.task: no task {name!r}; the tasks are {known}")
+    raise UserError(f"data.task: no task {errors.shown(name)}; the tasks are {known}")
   return TASKS[name]
 
 
@@ -172,19 +174,21 @@ def _read(path: Path | Sequence[Path]) -> Iterator[Example]:
 def read_jsonl(path: Path) -> Iterator[Example]:
   """Yields a file's rows; raises UserError at the first bad one."""
   seen: dict[str, int] = {}
-  for number, line in lines(path):
-    if not line.strip():
-      continue
-    try:
-      row = json.loads(line)
-    except json.JSONDecodeError as error:
-      raise _bad(path, number, f"is not JSON ({error.msg})") from None
-    example = _example(path, number, row)
-    if example.id in seen:
-      first = seen[example.id]
-      raise _bad(path, number, f"field 'id' {example.id!r} is line {first}'s")
-    seen[example.id] = number
-    yield example
+  with contextlib.closing(lines(path)) as rows:
+    for number, line in rows:
+      if not line.strip():
+        continue
+      try:
+        row = strict_json.loads(line)
+      except ValueError as error:
+        raise _bad(path, number, f"is not JSON ({error})") from None
+      example = _example(path, number, row)
+      if example.id in seen:
+        first = seen[example.id]
+        name = errors.shown(example.id)
+        raise _bad(path, number, f"field 'id' {name} is line {first}'s")
+      seen[example.id] = number
+      yield example
 
 
 def read_text_pair(source: Path, reference: Path) -> Iterator[Example]:
@@ -193,13 +197,18 @@ def read_text_pair(source: Path, reference: Path) -> Iterator[Example]:
   Raises:
     UserError: a file can't be read, or has fewer lines than the other.
   """
-  pairs = itertools.zip_longest(lines(source), lines(reference))
-  for number, (left, right) in enumerate(pairs, 1):
-    if left is None or right is None:
-      short, long = (source, reference) if left is None else (reference, source)
-      raise _bad(short, number, f"is missing; {long} goes on")
-    row = {"source": left[1].strip(), "reference": right[1].strip()}
-    yield _example(source, number, row)
+  with (
+      contextlib.closing(lines(source)) as lefts,
+      contextlib.closing(lines(reference)) as rights,
+  ):
+    pairs = itertools.zip_longest(lefts, rights)
+    for number, (left, right) in enumerate(pairs, 1):
+      if left is None or right is None:
+        both = source, reference
+        short, long = both if left is None else both[::-1]
+        raise _bad(short, number, f"is missing; {long} goes on")
+      row = {"source": left[1].strip(), "reference": right[1].strip()}
+      yield _example(source, number, row)
 
 
 def lines(
@@ -255,7 +264,8 @@ def _bad(path: Path, number: int, what: str) -> UserError:
 
 def _shipped(name: str, task: Task, split: str) -> Iterator[Example]:
   if split != "test":
-    raise UserError(f"data.split: {name} has only 'test', not {split!r}")
+    asked = errors.shown(split)
+    raise UserError(f"data.split: {name} has only 'test', not {asked}")
   folder = importlib.resources.files("specjax") / "assets/mini/heldout"
   with importlib.resources.as_file(folder / task.shipped) as path:
     return iter(list(read_jsonl(path)))
@@ -302,7 +312,7 @@ def _fetched(task: Task, split: str) -> pathlib.Path:
     return folder
   parts = _parts(repository.files(), task, split)
   if not parts:
-    raise hub.Unavailable(f"it has no split {split!r}")
+    raise hub.Unavailable(f"it has no split {errors.shown(split)}")
   return repository.fetch(parts)
 
 
@@ -335,5 +345,10 @@ def _cannot(name: str, task: Task, split: str, why: str) -> str:
 
 def _hub_examples(table: Iterable[dict[str, Any]], task: Task):
   for number, row in enumerate(table):
-    source, reference = task.columns(row)
-    yield Example(str(row.get("id", number)), source.strip(), reference.strip())
+    try:
+      source, reference = (text.strip() for text in task.columns(row))
+    except (AttributeError, LookupError, TypeError):
+      raise UserError(
+          f"data.path: row {number} is none of {task.hub[0]}: fetch it again"
+      ) from None
+    yield Example(str(row.get("id", number)), source, reference)

@@ -1,5 +1,6 @@
-"""The files of a run, each whole or not there."""
+"""The files of a run: all of them whole, or those that were there before."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -41,8 +42,16 @@ def dumps(value) -> str:
 
 def save(made: pathlib.Path, report: dict, details: dict) -> None:
   """Writes report.json, details.json, report.md and report.html."""
-  writing.write(made / "details.json", dumps(details))
-  writing.write(made / "report.html", html.page(report, details))
-  writing.write(made / "report.md", tables.markdown(report, details))
-  # Last, so that where it is, the others are.
-  writing.write(made / "report.json", dumps(report))
+  files = {
+      "report.json": dumps(report),
+      "report.md": tables.markdown(report, details),
+      "report.html": html.page(report, details),
+      "details.json": dumps(details),
+  }
+  with contextlib.ExitStack() as parts:
+    for name, text in files.items():
+      part = parts.enter_context(writing.whole(made / name))
+      part.write_text(text, encoding="utf-8")
+    # All of them are on the disk: now an older run's go. They come to their
+    # names in the other order, so that where report.json is, the others are.
+    (made / "report.json").unlink(missing_ok=True)

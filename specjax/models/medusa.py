@@ -26,6 +26,10 @@ from specjax.models import layers
 from specjax.models import products
 
 
+# A head is a place of a draft; of many blocks none would be small.
+_MOST = {"d_model": 2**20, "vocab_size": 2**31 - 1, "heads": 64, "blocks": 64}
+
+
 @dataclasses.dataclass(frozen=True)
 class MedusaConfig:
   """Shape of the heads.
@@ -50,11 +54,10 @@ class MedusaConfig:
   listed: int = 0
 
   def __post_init__(self):
-    for field in ("d_model", "vocab_size", "heads", "blocks"):
+    for field, most in _MOST.items():
       value = getattr(self, field)
-      errors.require(
-          checks.is_whole(value, 1), field, "give 1 or more", value
-      )
+      good = checks.is_whole(value, 1, most)
+      errors.require(good, field, f"give 1 to {most}", value)
     errors.require(
         isinstance(self.own, bool), "own", "give True or False", self.own
     )

@@ -90,7 +90,27 @@ class Store:
 
   @functools.cached_property
   def _maps(self) -> list[np.ndarray]:
-    return [np.load(self.file(part), mmap_mode="r") for part in self.parts]
+    return list(map(self._map, self.parts))
+
+  def _map(self, part: range) -> np.ndarray:
+    path, rows = self.file(part), self.rows[part.start : part.stop]
+    wanted = sum(len(row.ids) for row in rows), self.width
+    try:
+      bits_TD = np.lib.format.open_memmap(path, mode="r")
+      fits = (bits_TD.dtype, bits_TD.shape) == (np.uint16, wanted)
+      if not fits or not bits_TD.flags.c_contiguous:
+        raise ValueError(f"it holds no {wanted[0]} rows of uint16")
+    # numpy does not say all that it raises of a damaged file.
+    except Exception as error:
+      raise errors.UserError(
+          f"{path} is damaged ({errors.reason(error)}); delete it, and the same"
+          " command makes it anew"
+      ) from None
+    return bits_TD
+
+  def check(self) -> None:
+    """Raises errors.UserError where a file is damaged."""
+    self._maps
 
   def states(self, row: int) -> np.ndarray:
     """hidden_TD of a row, bfloat16."""
@@ -126,7 +146,8 @@ def build(
     tick: called with the number of rows done.
 
   Raises:
-    errors.UserError: the disk has no room for them.
+    errors.UserError: the disk has no room for them, or a file that was there
+      is damaged.
   """
   store = Store(rows, folder, target.module.config.d_model)
   missing = [part for part in store.parts if not store.file(part).exists()]
@@ -137,6 +158,8 @@ def build(
     with writing.whole(store.file(part)) as path, path.open("wb") as file:
       np.save(file, bits)
     tick(len(part))
+  # Now, and not in the middle of a training run.
+  store.check()
   return store
 
 

@@ -3,6 +3,8 @@
 import json
 import pathlib
 
+from specjax import checks
+from specjax import strict_json
 from specjax import writing
 
 
@@ -27,11 +29,17 @@ def _line(entry: dict) -> str:
 
 def read(path: pathlib.Path) -> list[dict]:
   """The steps of a log, in order; a line cut off by a kill is left out."""
-  entries = []
-  if path.is_file():
-    for line in path.read_text(encoding="utf-8").splitlines():
-      try:
-        entries.append(json.loads(line))
-      except json.JSONDecodeError:
-        break
-  return entries
+  if not path.is_file():
+    return []
+  made = map(_entry, path.read_bytes().splitlines())
+  return [entry for entry in made if entry is not None]
+
+
+def _entry(line: bytes) -> dict | None:
+  """What a line says of a step; None where it was damaged."""
+  try:
+    entry = strict_json.loads(line)
+    numbers = all(map(checks.is_number, entry.values()))
+    return entry if numbers and checks.is_whole(entry["step"], 1) else None
+  except (AttributeError, LookupError, TypeError, ValueError):
+    return None

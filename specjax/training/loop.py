@@ -13,11 +13,15 @@ An objective is frozen and hashable, and has
   head_width, target_share: see optimizer.make_optimizer
 """
 
+import contextlib
 import dataclasses
 import functools
+import gc
+import io
 import json
 import math
 import pathlib
+import sys
 import time
 from typing import Any
 
@@ -33,6 +37,7 @@ import tqdm
 from specjax import checks
 from specjax import errors
 from specjax import sharding
+from specjax import strict_json
 from specjax import writing
 from specjax.training import log as log_lib
 from specjax.training import optimizer as optimizer_lib
@@ -277,8 +282,25 @@ def _run(
       log.write(entry)
       # After the log: a step that is in a checkpoint is in the log.
       if done % config.checkpoint_every == 0 or done == last:
-        saved.save(done, args=ocp.args.StandardSave((params, state)))
+        _save(config, saved, done, (params, state))
   return jax.tree.map(np.asarray, params)
+
+
+def _save(config: TrainConfig, saved, step: int, trees) -> None:
+  """Writes a checkpoint.
+
+  Raises:
+    errors.UserError: the disk is full, say; those before it are kept.
+  """
+  try:
+    saved.save(step, args=ocp.args.StandardSave(trees))
+  # What the system refuses comes in several guises.
+  except Exception as error:
+    raise errors.UserError(
+        f"{_checkpoint(config, step)} cannot be written"
+        f" ({errors.reason(error)}); make room there: the same command goes on"
+        " from the one before"
+    ) from None
 
 
 def _check_recipe(config: TrainConfig, newest: int | None) -> None:
@@ -295,23 +317,37 @@ def _check_recipe(config: TrainConfig, newest: int | None) -> None:
     del recipe[name]
   recipe = traverse_util.flatten_dict(json.loads(json.dumps(recipe)), sep=".")
   path = config.folder / "recipe.json"
-  if newest and not path.is_file():
+  old = _old_recipe(path)
+  if newest and old is None:
     # Square kernels of another layout would be read without a word.
     raise errors.UserError(
-        f"{path} is missing, so nobody knows how the checkpoints there were"
-        " made; give another out, or delete the folder"
+        f"{path} is missing or damaged, so nobody knows how the checkpoints"
+        " there were made; give another out, or delete the folder"
     )
-  if path.is_file():
-    old = json.loads(path.read_text(encoding="utf-8"))
+  if old is not None:
     for name in sorted(recipe.keys() | old.keys()):
       may_change = name in ("optimizer.steps", "optimizer.decay")
       if recipe.get(name) != old.get(name) and not may_change:
         raise errors.UserError(
-            f"{config.folder}: its checkpoints were made with {name}"
-            f" {old.get(name)}, not {recipe.get(name)}; give another out, or"
-            " delete the folder"
+            f"{config.folder}: its checkpoints were made with"
+            f" {errors.line(name)} {errors.shown(old.get(name))}, not"
+            f" {errors.shown(recipe.get(name))}; give another out, or delete"
+            " the folder"
         )
   writing.write(path, json.dumps(recipe, indent=2) + "\n")
+
+
+def _old_recipe(path: pathlib.Path) -> dict[str, Any] | None:
+  """What a run noted before; None where it did not, or nobody can read it."""
+  try:
+    return strict_json.fields(path.read_bytes())
+  except (FileNotFoundError, ValueError):
+    return None
+
+
+def _checkpoint(config: TrainConfig, step: int) -> pathlib.Path:
+  """Where one lies."""
+  return config.folder / "checkpoints" / str(step)
 
 
 def restore(
@@ -329,19 +365,47 @@ def restore(
     saved: its checkpoints.
     begin: as `run` takes it.
     layout: likewise.
+
+  Raises:
+    errors.UserError: the checkpoint is damaged.
   """
   params, state = initial(config, layout)
   start = saved.latest_step() or 0
   if start:
     like = jax.tree.map(ocp.utils.to_shape_dtype_struct, (params, state))
     del params, state
-    params, state = saved.restore(start, args=ocp.args.StandardRestore(like))
+    params, state = _restored(config, saved, start, like)
   elif begin is not None:
     params = jax.tree.map(
         lambda like, value: jnp.asarray(value, like.dtype), params, begin
     )
     params = jax.device_put(params, layout.target(params)) if layout else params
   return params, state, start
+
+
+def _restored(config: TrainConfig, saved, step: int, like):
+  """What a checkpoint holds.
+
+  Raises:
+    errors.UserError: it is damaged.
+  """
+  found, reason, said = None, "", io.StringIO()
+  with contextlib.redirect_stderr(said):
+    try:
+      found = saved.restore(step, args=ocp.args.StandardRestore(like))
+    # Of a damaged one orbax raises whatever it trips over.
+    except Exception as error:
+      reason = errors.reason(error)
+    if reason:
+      # Tasks that were never run complain when they are dropped.
+      gc.collect()
+  if reason:
+    raise errors.UserError(
+        f"{_checkpoint(config, step)} cannot be read ({reason}); delete it to"
+        " go on from the one before"
+    )
+  print(said.getvalue(), end="", file=sys.stderr)
+  return found
 
 
 def _one_epoch(rows, config):

@@ -12,8 +12,11 @@ import json
 import pathlib
 from typing import Callable, Sequence
 
+from specjax import checks
+from specjax import errors
 from specjax import pipeline
 from specjax import settings as settings_lib
+from specjax import strict_json
 from specjax import writing as writing_lib
 
 PART = 1024  # rows of a file: what a kill can cost
@@ -57,6 +60,9 @@ def written(
       `writing` lie in folders of their own below it.
     tick: called with the number of rows done.
     part: rows of a file.
+
+  Raises:
+    errors.UserError: a file in the folder is damaged.
   """
   folder = folder / digest(sources, dataclasses.astuple(writing))
   decoder = pipeline.Decoder(teacher, batch=writing.batch)
@@ -64,10 +70,9 @@ def written(
   # By length, so that a batch holds little padding.
   order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
   out: dict[int, list[int]] = {}
+  vocabulary = teacher.module.config.vocab_size
   for path in folder.glob("*.jsonl"):
-    for line in path.read_text(encoding="utf-8").splitlines():
-      entry = json.loads(line)
-      out[entry["row"]] = entry["tokens"]
+    out |= _read(path, len(sources), vocabulary)
   tick(len(out))
   missing = [(place, row) for place, row in enumerate(order) if row not in out]
   for start in range(0, len(missing), part):
@@ -87,6 +92,34 @@ def written(
     out |= made
     tick(len(rows))
   return [out[i] for i in range(len(sources))]
+
+
+def _read(path: pathlib.Path, rows: int, size: int) -> dict[int, list[int]]:
+  """The rows of a file, by their places.
+
+  Args:
+    path: of the file.
+    rows: how many there are in all.
+    size: V.
+
+  Raises:
+    errors.UserError: it is damaged.
+  """
+  out = {}
+  try:
+    for line in path.read_bytes().splitlines():
+      entry = strict_json.loads(line)
+      row, tokens = entry["row"], entry["tokens"]
+      good = checks.is_whole(row, 0, rows - 1) and checks.are_ids(tokens)
+      if not good or max(tokens, default=size) >= size:
+        raise ValueError("a row of it is none")
+      out[row] = tokens
+  except (LookupError, TypeError, ValueError) as error:
+    raise errors.UserError(
+        f"{path} is damaged ({errors.reason(error)}); delete it, and the same"
+        " command makes its rows anew"
+    ) from None
+  return out
 
 
 def digest(*values) -> str:

@@ -14,7 +14,7 @@ HEAD = "lm_head.weight"
 
 def ends(get: fields.Getter, size: int) -> tuple[int, ...]:
   """Ids that end a text: those of generation_config.json, else config.json."""
-  generation = get.fields.get("generation_config") or {}
+  generation = get.fields.get("generation_config", {})
   own = fields.Getter(generation, get.path).ids("eos_token_id", size)
   return own or get.ids("eos_token_id", size)
 

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from specjax.checkpoints import fields
+from specjax.checkpoints import files
 from specjax.checkpoints import places
 from specjax.checkpoints.families import base
 from specjax.checkpoints.families import decoder as shared
@@ -36,7 +37,7 @@ def parse(get: fields.Getter) -> decoder.DecoderConfig:
       d_model=width,
       d_kv=width // heads,
       d_ff=get.integer("n_inner", 4 * width, least=1),
-      num_layers=get.integer("n_layer", least=1),
+      num_layers=get.integer("n_layer", least=1, most=fields.LAYERS),
       num_heads=heads,
       num_kv_heads=heads,
       tied=get.boolean("tie_word_embeddings", True),
@@ -83,8 +84,10 @@ def fits(config) -> bool:
 
 def tidy(get: fields.Getter, config: decoder.DecoderConfig, tensors):
   """Leaves out masks, and the prefix of a model that was saved with a head."""
-  del get, config
-  named = {name.removeprefix(_PREFIX): x for name, x in tensors.items()}
+  del config
+  named = files.once(
+      ((name.removeprefix(_PREFIX), x) for name, x in tensors.items()), get.path
+  )
   return {k: v for k, v in named.items() if not _BUFFERS.fullmatch(k)}
 
 

@@ -16,7 +16,6 @@ from specjax.models import rope as rope_lib
 EMBEDDING = "model.embed_tokens.weight"
 # Buffers of older writers, made from the config.
 _BUFFERS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
-_MOST_POSITIONS = 2**24
 _LARGEST = 1e9
 
 
@@ -42,7 +41,7 @@ def parse(get: fields.Getter, *, qwen: bool) -> decoder.DecoderConfig:
       d_model=width,
       d_kv=head,
       d_ff=get.integer("intermediate_size", least=1),
-      num_layers=get.integer("num_hidden_layers", least=1),
+      num_layers=get.integer("num_hidden_layers", least=1, most=fields.LAYERS),
       num_heads=heads,
       num_kv_heads=kv_heads,
       tied=get.boolean("tie_word_embeddings", False),

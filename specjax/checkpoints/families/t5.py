@@ -20,17 +20,19 @@ UNUSED = (
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 )
 _GATED = {"relu": False, "gated-gelu": True}
-_SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads")
+_SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads")
 
 
 def parse(get: fields.Getter) -> t5.T5Config:
   """Fields of a config.json -> T5Config."""
   sizes = {name: get.integer(name, least=1) for name in _SIZES}
+  depth = get.integer("num_layers", least=1, most=fields.LAYERS)
   pad = get.integer("pad_token_id", 0)
   config = t5.T5Config(
       **sizes,
+      num_layers=depth,
       num_decoder_layers=get.integer(
-          "num_decoder_layers", sizes["num_layers"], least=1
+          "num_decoder_layers", depth, least=1, most=fields.LAYERS
       ),
       gated=_GATED[get.one_of("feed_forward_proj", "relu", tuple(_GATED))],
       tied=_is_tied(get),

@@ -23,6 +23,7 @@ from specjax.drafters import none
 from specjax.drafters import simulated
 from specjax.drafters import suffix
 from specjax.drafters import suffix_array
+from specjax.drafters import suffix_dynamic
 from specjax.drafters import switch
 from specjax.drafters import tree as tree_drafter
 from specjax.models import eagle
@@ -258,6 +259,14 @@ SORTS = {
     "lookup and lenient": lambda: (
         Loop(MODEL, lookup.LookupDrafter(gamma=2), LENIENT),
         (TABLE, ()),
+    ),
+    "trees of suffixes": lambda: (
+        Loop(
+            MODEL,
+            suffix_dynamic.SuffixTreeDrafter(gamma=2, reach=4, nodes=3),
+            tree_rule.TreeRule(),
+        ),
+        (TABLE, suffix_array.build([[1, 2, 3, 1, 2, 4]], 20, 4)),
     ),
     "suffix": lambda: (
         Loop(MODEL, suffix.SuffixDrafter(gamma=2, reach=4), TokenRule()),

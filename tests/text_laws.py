@@ -78,7 +78,8 @@ def chi_square(texts, law, least=10.0):
 def tail(chi2, freedom):
   """The chance that a chi-square comes out as large, or larger."""
   if not freedom:
-    return float(chi2 == 0)
+    # One bin: all counts are right, but for rounding, or a text can't be.
+    return float(chi2 < 1e-6)
   return float(stats.chi2.sf(chi2, freedom))
 
 

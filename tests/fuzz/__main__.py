@@ -1,6 +1,7 @@
 """Damages files and has them read: a table of what became of them.
 
     python -m tests.fuzz --cases 20000 --seed 0
+    python -m tests.fuzz --cases 400 --only "training's checkpoints"
     python -m tests.fuzz --seed 0 --case 1234     one of them, with its traceback
 
 Cases run in a process of their own, whose memory is bounded; one that dies, or

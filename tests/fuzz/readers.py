@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.util
 import json
 import pathlib
 from typing import Callable
@@ -474,3 +475,6 @@ READERS = (
     ),
     Reader("options", _write_options, _read_options, 0.5),
 )
+# Without what reads and writes pickles; other cases are drawn then.
+if importlib.util.find_spec("torch") is None:
+  READERS = tuple(x for x in READERS if x.name != "pickled weights")

@@ -108,7 +108,7 @@ def smollm2(
   known = "T1", *others
   if variant not in ("", *known):
     raise errors.UserError(
-        f"config: no variant {variant!r}; give {' or '.join(known)}"
+        f"config: no variant {errors.shown(variant)}; give {' or '.join(known)}"
     )
   made = default()
   made.target.checkpoint = (

@@ -22,6 +22,7 @@ from specjax import checkpoints
 from specjax import command_line
 from specjax import errors
 from specjax import experiment
+from specjax import fetch
 from specjax import options
 from specjax import outputs
 from specjax import pictures
@@ -151,7 +152,7 @@ def start(
   errors.require(good, "--config", "give each task and draft once", names)
   script = results.Script.start(module, arguments, more=changes)
   for pair in chosen:
-    prepare.fetch(pair.config)
+    fetch.fetch(pair.config)
   return arguments, script, chosen
 
 
@@ -216,7 +217,7 @@ def setup(config: sections.Experiment) -> prepare.Setup:
 @functools.cache
 def target(checkpoint: str, dtype: str) -> checkpoints.Checkpoint:
   """A target, loaded once."""
-  return checkpoints.load(checkpoint, jnp.dtype(dtype), hint=prepare.HINT)
+  return checkpoints.load(checkpoint, jnp.dtype(dtype), hint=fetch.HINT)
 
 
 @functools.cache

@@ -331,13 +331,13 @@ def markdown(made: dict[str, Any]) -> str:
       f"{environment.headline(made)}, {made['threads']} threads, {versions},"
       f" {made['dtype']}, batch 1, greedy, at most {made['new_tokens']} tokens"
       f" an answer. Drafts here: {made['drafts']}, gamma {made['gamma']};"
-      f" there: prompt_lookup_num_tokens={made['lookup']}. Ratios are medians over"
-      f" {made['repeats']} repeats, all by turns.",
+      f" there: prompt_lookup_num_tokens={made['lookup']}. Ratios are medians"
+      f" over {made['repeats']} repeats, all by turns.",
       "",
       *results.table(
           "prompts | answers | ms a token | transformers' | time of theirs |"
-          " with the prompt | tokens/s with drafts | transformers' | times faster |"
-          " rows that differ",
+          " with the prompt | tokens/s with drafts | transformers' |"
+          " times faster | rows that differ",
           [line(*item) for item in made["categories"].items()],
       ),
       "",

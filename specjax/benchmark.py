@@ -17,6 +17,7 @@ import numpy as np
 
 from specjax import errors
 from specjax import experiment
+from specjax import fetch
 from specjax import kept as kept_lib
 from specjax import outputs
 from specjax import pipeline
@@ -113,8 +114,8 @@ def run(
   contents = {}
   for draft in drafts.values():
     each = dataclasses.replace(config, draft=draft)
-    prepare.fetch(each, examples)
-    contents |= prepare.contents(each)
+    fetch.fetch(each, examples)
+    contents |= fetch.contents(each)
   store = Store.open(
       folder,
       {

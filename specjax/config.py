@@ -63,9 +63,9 @@ def paper_row(
   alone = "references" in chosen and "mini" not in chosen
   if both or alone or not chosen <= set(_VARIANTS):
     raise errors.UserError(
-        f"config: no variant {errors.shown(variant)}; give some of {', '.join(_VARIANTS)}"
-        " with commas between them, but t5 and mini not together, and"
-        " references with mini only"
+        f"config: no variant {errors.shown(variant)}; give some of"
+        f" {', '.join(_VARIANTS)} with commas between them, but"
+        " t5 and mini not together, and references with mini only"
     )
   config = default()
   sampled = "T1" in chosen

@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import os
-import pathlib
 import sys
 from typing import Any, Callable, Iterator, Sequence
 
@@ -14,6 +12,7 @@ import tqdm
 
 from specjax import checkpoints
 from specjax import errors
+from specjax import fetch
 from specjax import heads
 from specjax import hosts
 from specjax import outputs
@@ -21,13 +20,6 @@ from specjax import pipeline
 from specjax import sections
 from specjax import settings as settings_lib
 from specjax import sharding
-from specjax import writing
-from specjax.checkpoints import eagle as eagle_file
-from specjax.checkpoints import heads as heads_file
-from specjax.checkpoints import ngrams
-from specjax.checkpoints import published
-from specjax.checkpoints import resolve
-from specjax.checkpoints import responses
 from specjax.data import metrics
 from specjax.data import tasks
 from specjax.decoding import loop as loop_lib
@@ -35,11 +27,6 @@ from specjax.decoding import requests as requests_lib
 from specjax.decoding import side as side_lib
 from specjax.drafters import ngram
 from specjax.measure import steps as steps_lib
-
-HINT = (
-    "from the checkout, python -m specjax.run --config"
-    " configs/ende_t5small.py:mini runs the shipped family"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +206,7 @@ def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
       draft.checkpoint,
       draft.gamma if gamma is None else gamma,
       dtype=jnp.dtype(setup.config.decode.dtype),
-      hint=HINT,
+      hint=fetch.HINT,
       chunk=setup.config.decode.prefill_chunk,
       confidence=draft.confidence,
       **drawing(draft),
@@ -400,136 +387,6 @@ DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
 }
 
 
-def load_examples(data: sections.Data) -> list[tasks.Example]:
-  """The texts, each with its task's prefix."""
-  if data.text:
-    prefixes = [task.prefix for task in tasks.TASKS.values() if task.prefix]
-    known = data.text.startswith(tuple(prefixes))
-    prefix = "" if known else tasks.get_task(data.task).prefix
-    return tasks.from_text(data.text, prefix)
-  return tasks.load_task(
-      data.task,
-      rows=data.rows or None,
-      path=data.path or None,
-      split=data.split,
-  )
-
-
-def fetch(
-    config: sections.Experiment,
-    examples: Sequence[tasks.Example] | None = None,
-) -> list[tasks.Example]:
-  """Brings what the config names onto this machine, the biggest last.
-
-  Args:
-    config: of the run.
-    examples: in place of the texts that it names.
-
-  Returns:
-    The texts.
-
-  Raises:
-    errors.UserError: a line for each of draft, target and texts that can't be
-      had; no weights were fetched then.
-  """
-  draft = config.draft
-  models = {"target.checkpoint": config.target.checkpoint}
-  if draft.has_model:
-    models = {"draft.checkpoint": draft.checkpoint} | models
-  models = {
-      field: name
-      for field, name in models.items()
-      if not name.startswith(published.RANDOM)
-  }
-  lines = []
-  if draft.kind in ("bigram", "unigram"):
-    try:
-      sections.within("draft", lambda: ngrams.find(draft.table))
-    except errors.UserError as error:
-      lines.append(str(error))
-  if draft.kind in sections.HEADS:
-    try:
-      sections.within("draft", lambda: _heads_file(draft))
-    except errors.UserError as error:
-      lines.append(str(error))
-  lines += _response_files(draft)
-  for field, name in models.items():
-    try:
-      resolve.find(name, hint="")
-    except errors.UserError as error:
-      lines.append(f"{field}: {error}")
-  try:
-    if examples is None:
-      examples = load_examples(config.data)
-  except errors.UserError as error:
-    # Public texts end in a hint of their own.
-    lines.append(str(error))
-  else:
-    if lines:
-      lines[-1] += f"; {HINT}"
-  if lines:
-    raise errors.UserError("\n".join(lines))
-  for name in models.values():
-    resolve.resolve(name, hint=HINT)
-  return list(examples)
-
-
-def contents(config: sections.Experiment) -> dict[str, list[int]]:
-  """Size and date of the files that models and drafts are read from.
-
-  Args:
-    config: whose files were fetched.
-  """
-  draft = config.draft
-  names = [config.target.checkpoint, *[draft.checkpoint] * draft.has_model]
-  paths = [resolve.resolve(name, hint=HINT) for name in names]
-  if draft.kind in ("bigram", "unigram"):
-    paths.append(ngrams.find(draft.table))
-  if draft.kind in sections.HEADS:
-    paths.append(_heads_file(draft))
-  if draft.copied == "suffix" and draft.suffix.load:
-    paths.append(responses.find(draft.suffix.load))
-  if os.path.isfile(os.path.expanduser(draft.tree)):
-    paths.append(os.path.expanduser(draft.tree))
-  found = {}
-  for path in map(pathlib.Path, paths):
-    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-      if file.is_file():
-        stat = file.stat()
-        found[str(file)] = [stat.st_size, stat.st_mtime_ns]
-  return found
-
-
-def _heads_file(draft: sections.Draft) -> pathlib.Path:
-  """Where heads lie; raises UserError where they don't."""
-  finder = eagle_file if draft.kind == "eagle" else heads_file
-  return finder.find(draft.heads)
-
-
-def _response_files(draft: sections.Draft) -> list[str]:
-  """A line for each file of responses that can't be had or written."""
-  if draft.copied != "suffix":
-    return []
-  lines, files = [], draft.suffix
-  if files.load:
-    try:
-      sections.within("draft.suffix", lambda: responses.find(files.load))
-    except errors.UserError as error:
-      lines.append(str(error))
-  if files.save:
-    path = pathlib.Path(os.path.expanduser(files.save))
-    try:
-      # Told now, not after minutes of work.
-      writing.write(path.with_name(f"{path.name}.test"), "")
-      path.with_name(f"{path.name}.test").unlink()
-    except OSError as error:
-      lines.append(
-          f"draft.suffix.save: {files.save}: {error.strerror}; give another"
-          " file"
-      )
-  return lines
-
-
 def prepare(
     config: sections.Experiment,
     target: checkpoints.Checkpoint | None = None,
@@ -552,12 +409,12 @@ def prepare(
       config.hosts.count,
   )
   where = layout(config)
-  examples = fetch(config, examples)
+  examples = fetch.fetch(config, examples)
   if target is None:
     target = checkpoints.load(
         config.target.checkpoint,
         jnp.dtype(config.decode.dtype),
-        hint=HINT,
+        hint=fetch.HINT,
         layout=where,
     )
   elif where:

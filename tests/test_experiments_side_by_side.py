@@ -69,7 +69,7 @@ def test_what_times_come_to():
 def test_options(tmp_path, capsys):
   main = lambda *words: side_by_side.main(["script", *words])
   for words, line in (
-      (["--frist=2"], "--frist: there is no such option; did you mean --first?"),
+      (["--frist=2"], "--frist: there is no such option; did you mean"),
       (["--repeats=0"], "--repeats: give whole numbers from 1"),
       (["--config=none.py"], "config: none.py is no file here"),
       (["--prompts=/none.txt"], "--prompts: /none.txt: No such file"),

@@ -66,7 +66,7 @@ def fixture_run(tmp_path, monkeypatch):
   monkeypatch.setattr(results.environment, "commit", lambda: "a")
   monkeypatch.setattr(pairs, "measured", measured)
   monkeypatch.setattr(pairs, "costs", costs_of)
-  monkeypatch.setattr(pairs.prepare, "fetch", lambda config: [])
+  monkeypatch.setattr(pairs.fetch, "fetch", lambda config: [])
 
   def run(script, *arguments):
     asked.clear()

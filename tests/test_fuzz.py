@@ -95,7 +95,8 @@ def test_faults_are_seen(read, kind, words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "read, words", ((lambda folder: None, "taken"), (wait, " s,"), (fill, "MiB"))
+    "read, words",
+    ((lambda folder: None, "taken"), (wait, " s,"), (fill, "MiB")),
 )
 def test_what_is_taken_or_takes_much_is_a_fault(
     read, words, tmp_path, monkeypatch

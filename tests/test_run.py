@@ -16,6 +16,7 @@ import pytest
 
 from specjax import command_line
 from specjax import experiment
+from specjax import fetch
 from specjax import pipeline
 from specjax import prepare
 from specjax import run
@@ -553,7 +554,7 @@ def test_shapes_and_types(family):
 
 
 def test_data_options():
-  load = lambda **fields: prepare.load_examples(sections.Data(**fields))
+  load = lambda **fields: fetch.load_examples(sections.Data(**fields))
   assert len(load()) == 200 and len(load(rows=3)) == 3
   translate, summarize = load(rows=1)[0], load(task="mini_summ", rows=1)[0]
   assert translate.source.startswith("translate English to German: ")
@@ -640,7 +641,7 @@ def test_text(family, capsys, monkeypatch):
 
 def test_text_prefix():
   """Added where the text has none."""
-  load = lambda text, **fields: prepare.load_examples(
+  load = lambda text, **fields: fetch.load_examples(
       sections.Data(text=text, **fields)
   )[0].source
   assert load("Hi.") == "translate English to German: Hi."
@@ -836,7 +837,7 @@ def test_paper_shapes(family, tmp_path):
 
   Either drafts for the other; 16 tokens a row.
   """
-  spiece = prepare.resolve.resolve("mini/target", hint="") / "spiece.model"
+  spiece = fetch.resolve.resolve("mini/target", hint="") / "spiece.model"
   assert tokenizer_lib.Tokenizer(spiece).size < 32128
   for name, shape in (("flan", FLAN_T5_SMALL), ("t5", T5_SMALL)):
     tiny.write_random_t5(tmp_path / name, shape, tokenizer_file=spiece)

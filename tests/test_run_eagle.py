@@ -9,6 +9,7 @@ import pytest
 
 from specjax import checkpoints
 from specjax import errors
+from specjax import fetch
 from specjax import pipeline
 from specjax import prepare
 from specjax import run
@@ -72,7 +73,7 @@ def test_options_arrive(family):
   )
   setup = prepare.prepare(tiny.config(family, **how))
   assert options_of(setup) == ("EagleDrafter", 5, 0.5, 7)
-  assert family["head"] in "".join(prepare.contents(setup.config))
+  assert family["head"] in "".join(fetch.contents(setup.config))
   how["draft__tree"] = "[[0],[1]]"
   setup = prepare.prepare(tiny.config(family, **how))
   assert options_of(setup)[0] == "TreeDrafter"

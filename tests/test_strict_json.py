@@ -7,7 +7,8 @@ import pytest
 from specjax import strict_json
 
 VALUES = (
-    3, -0.5, "x", None, True, [], {}, {"a": [{"a": 1}, {"a": 2}]}, "größe \u2028",
+    *(3, -0.5, "x", None, True, [], {}, "größe \u2028"),
+    {"a": [{"a": 1}, {"a": 2}]},
 )
 
 

@@ -154,5 +154,5 @@ def test_damaged_texts_of_a_teacher_are_told(tmp_path, line):
   path.write_text('{"row": 2, "tokens": [3, 4]}\n')
   assert texts._read(path, 9, 500) == {2: [3, 4]}
   path.write_text('{"row": 2, "tokens": [3, 4]}\n' + line)
-  with pytest.raises(errors.UserError, match="0.jsonl is damaged .*; delete it"):
+  with pytest.raises(errors.UserError, match="0.jsonl is damaged .*; delete"):
     texts._read(path, 9, 500)

@@ -108,7 +108,8 @@ def find(name: str) -> pathlib.Path:
   ships = f" ({', '.join(known)} ships)" if known else ""
   raise UserError(
       f"table: {shown(name)} is no file, and does not ship with the"
-      f" package{ships}; count one with {MAKER} --corpus DIR --out FILE, and give FILE"
+      f" package{ships}; count one with {MAKER} --corpus DIR --out FILE, and"
+      " give FILE"
   )
 
 

@@ -96,7 +96,9 @@ def get_task(name: str) -> Task:
   """Returns a task by name; raises UserError with the known names."""
   if name not in TASKS:
     known = ", ".join(TASKS)
-    raise UserError(f"data.task: no task {errors.shown(name)}; the tasks are {known}")
+    raise UserError(
+        f"data.task: no task {errors.shown(name)}; the tasks are {known}"
+    )
   return TASKS[name]
 
 

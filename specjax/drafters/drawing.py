@@ -102,8 +102,9 @@ class DrawingChain(chain.Chain):
   def proposal(self, tokens_BN, law, context) -> proposals.Proposal:
     """The drawn tokens with their laws, leading [B, N] or None.
 
-    None count in rows that are not ready. Fewer than gamma count where a narrower source has no token to draw: such
-    a node was drawn from nothing, so it may not be judged as if it were.
+    None count in rows that are not ready. Fewer than gamma count where a
+    narrower source has no token to draw: such a node was drawn from nothing, so
+    it may not be judged as if it were.
     Whether a law is empty is known before the token is drawn.
     """
     count_B = jnp.full_like(context.length_B, self.gamma)

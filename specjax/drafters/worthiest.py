@@ -1,4 +1,4 @@
-"""Trees of the worthiest of all nodes that are known, more than are proposed."""
+"""Trees of the worthiest nodes of all that are known, more than proposed."""
 
 import jax
 import jax.numpy as jnp

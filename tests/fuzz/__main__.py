@@ -2,7 +2,7 @@
 
     python -m tests.fuzz --cases 20000 --seed 0
     python -m tests.fuzz --cases 400 --only "training's checkpoints"
-    python -m tests.fuzz --seed 0 --case 1234     one of them, with its traceback
+    python -m tests.fuzz --seed 0 --case 1234    one of them, with its traceback
 
 Cases run in a process of their own, whose memory is bounded; one that dies, or
 says nothing for a minute, is a fault, too. The exit code is 1 where there is a

@@ -443,7 +443,8 @@ def other_order(rng, path):
   """The file says that its bytes are in the other order."""
   del rng
   content = path.read_bytes()
-  return _rewrite(path, content[:4] + content[4:8][::-1] + content[8:], "", True)
+  turned = content[:4] + content[4:8][::-1] + content[8:]
+  return _rewrite(path, turned, "", True)
 
 
 def counts(rng, path):

@@ -450,7 +450,9 @@ READERS = (
     Reader(
         "Llama folder", functools.partial(_write_decoder, LLAMA), _read_model, 3
     ),
-    Reader("GPT-2 folder", functools.partial(_write_decoder, GPT2), _read_model),
+    Reader(
+        "GPT-2 folder", functools.partial(_write_decoder, GPT2), _read_model
+    ),
     Reader("GGUF file", _write_gguf, _read_model, 3),
     Reader("quantised GGUF file", _write_quantised, _read_model, 1),
     Reader("pickled weights", _write_pickles, _read_pickles, 1),

@@ -125,8 +125,8 @@ def _by_category(report) -> str:
   first = next(iter(report["drafters"]))
   note = markup.note(
       "Decoding; speed-up over plain decoding of the same prompts, by turns:"
-      " the median of the repeats, their range, and the rates of that repeat. All"
-      f" other figures on this page are of {first}."
+      " the median of the repeats, their range, and the rates of that repeat."
+      f" All other figures on this page are of {first}."
   )
   return _section("By category", table + note, "wide")
 

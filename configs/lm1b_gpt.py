@@ -25,7 +25,9 @@ from specjax import errors
 def get_config(variant: str = ""):
   """`variant` is T1 (temperature 1) or nothing."""
   if variant not in ("", "T1"):
-    raise errors.UserError(f"config: no variant {variant!r}; there is T1")
+    raise errors.UserError(
+        f"config: no variant {errors.shown(variant)}; there is T1"
+    )
   made = config.default()
   made.target.checkpoint = "out/lm1b/gpt97m"
   made.draft.checkpoint = "out/lm1b/gpt6m"

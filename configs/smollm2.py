@@ -40,7 +40,9 @@ def get_config(variant: str = "lookup"):
   """Summaries of the shipped rows; `variant` is where drafts come from."""
   if variant not in sections.KINDS:
     known = ", ".join(sections.KINDS)
-    raise errors.UserError(f"config: no variant {variant!r}; give {known}")
+    raise errors.UserError(
+        f"config: no variant {errors.shown(variant)}; give {known}"
+    )
   made = config.smollm2(variant)
   if variant == "simulated":
     made.draft.alpha = 0.8

@@ -95,8 +95,8 @@ def get_config(variant: str = "smollm2_medusa"):
   targets = {_HEADS[name][0] for name in names if name in _HEADS}
   if unknown or len(targets) != 1:
     raise errors.UserError(
-        f"config: no variant '{variant}'; give one of {', '.join(_HEADS)}, or"
-        " several of one target with commas between"
+        f"config: no variant {errors.shown(variant)}; give one of"
+        f" {', '.join(_HEADS)}, or several of one target with commas between"
     )
   config = config_dict.ConfigDict(_TARGETS[targets.pop()])
   config.heads = {name: _HEADS[name][1] for name in names}

@@ -23,8 +23,10 @@ from specjax import topology
 from specjax.checkpoints import published
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.drafters import dynamic
 from specjax.drafters import eagle as eagle_drafter
 from specjax.drafters import lookup
+from specjax.drafters import medusa as medusa_drafter
 from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
 from specjax.drafters import ngram
@@ -35,6 +37,7 @@ from specjax.drafters import suffix_array
 from specjax.drafters import suffix_dynamic
 from specjax.drafters import tree as tree_drafter
 from specjax.models import eagle
+from specjax.models import medusa
 from specjax.training import loop as train_loop
 from specjax.training import objective
 from specjax.verify import token
@@ -86,6 +89,31 @@ def eagle_head():
   return eagle_drafter.EagleDrafter(model, 2), model.params(head, params)
 
 
+@functools.cache
+def medusa_heads():
+  """Heads of the T5 that say something, and their parameters."""
+  module, params = TARGETS["t5"]
+  heads = medusa.Medusa(
+      medusa.MedusaConfig(module.config.d_model, VOCABULARY, 2)
+  )
+  own = heads.init(
+      jax.random.key(0),
+      np.zeros((1, 1, module.config.d_model), np.float32),
+      method="everything",
+  )
+  drafter = medusa_drafter.MedusaDrafter(
+      heads=heads,
+      target=module,
+      topology=topology.read("[[0], [1], [0, 0]]"),
+      gamma=2,
+  )
+  rng = np.random.default_rng(0)
+  own = jax.tree.map(
+      lambda x: rng.normal(scale=0.3, size=x.shape).astype(x.dtype), own
+  )
+  return drafter, medusa.MedusaParams(own, params)
+
+
 def drafters():
   """Name -> drafter and parameters, for T5."""
   model, params = drafts_of("t5")
@@ -94,12 +122,19 @@ def drafters():
   branches = suffix_dynamic.make(gamma=2, nodes=5, reach=8)
   texts = [(5, 3, 9, 1, 4, 5, 3, 9), (7, 8, 2, 6)]
   tree = suffix_array.build(texts, 32, suffixes.reach)
+  head, head_params = eagle_head()
+  grown = lambda source: dynamic.DynamicTreeDrafter(
+      source=source, top_k=2, depth=3, nodes=4
+  )
   return {
       "none": (none.NoDrafter(), ()),
       "lookup": (copies, ()),
       "suffix": (suffixes, tree),
       "suffix tree": (branches, tree),
-      "eagle": eagle_head(),
+      "eagle": (head, head_params),
+      "eagle's own trees": (grown(head), head_params),
+      "trees of a draft model": (grown(model), params),
+      "medusa": medusa_heads(),
       "bigram": (
           ngram.NgramDrafter(ngram.BIGRAM, 2),
           test_drafters_ngram.make_table(3, 5),

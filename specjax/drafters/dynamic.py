@@ -206,7 +206,7 @@ class DynamicTreeDrafter:
       )
       flat = lambda x_BWW: x_BWW.reshape(x_BWW.shape[0], -1)
       tokens_BX, worth_BX = flat(tokens_BWW), flat(worth_BWW)
-      next_BW, chosen_BW = jax.lax.top_k(worth_BX, wide)
+      next_BW, chosen_BW = worthiest.best(worth_BX, wide)
       take = lambda x, index_BW: jnp.take_along_axis(
           x, index_BW.reshape(*index_BW.shape, *[1] * (x.ndim - 2)), axis=1
       )

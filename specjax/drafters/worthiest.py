@@ -20,15 +20,29 @@ def worthiest(worth_BM, parent_BM, nodes: int):
     more of them; and parent_BN, places among the chosen, -1 is the root.
   """
   known = worth_BM.shape[1]
-  index_BM = jax.lax.broadcasted_iota(jnp.int32, worth_BM.shape, 1)
-  # Not top_k, which gathers rows that lie on several devices.
-  less_BM, index_BM = jax.lax.sort([-worth_BM, index_BM], num_keys=1)
-  chosen_BN = jnp.where(less_BM < jnp.inf, index_BM, known)[:, :nodes]
+  worth_BN, chosen_BN = best(worth_BM, nodes)
+  chosen_BN = jnp.where(worth_BN > -jnp.inf, chosen_BN, known)
   chosen_BN = jnp.sort(chosen_BN, axis=1)
   parent_BN = take(parent_BM, chosen_BN)
   place_BN = jax.vmap(jnp.searchsorted)(chosen_BN, parent_BN)
   parent_BN = jnp.where(parent_BN < 0, -1, place_BN)
   return chosen_BN, parent_BN.astype(jnp.int32)
+
+
+def best(worth_BM, nodes: int):
+  """The worthiest, in falling order; the first of several comes first.
+
+  Args:
+    worth_BM: of all.
+    nodes: N, M at most.
+
+  Returns:
+    worth_BN, and chosen_BN, their places.
+  """
+  index_BM = jax.lax.broadcasted_iota(jnp.int32, worth_BM.shape, 1)
+  # Not top_k, which gathers rows that lie on several devices.
+  less_BM, index_BM = jax.lax.sort([-worth_BM, index_BM], num_keys=1)
+  return -less_BM[:, :nodes], index_BM[:, :nodes]
 
 
 def take(known_BM, chosen_BN):

@@ -32,6 +32,7 @@ KEYS = {
     "measured_speedup": {"median", "low", "high"},
     "end_to_end_speedup": None,
     "gap": {"tokens", "verify", "overhead", "idle_rows"},
+    "break_even": {"tokens", "c", "verify_cost", "lost"},
     "mismatched_rows": None,
     "quality": {"plain", "speculative", "metric"},
     "tokens_per_second": {"plain", "speculative"},
@@ -172,6 +173,23 @@ def test_figures():
   assert details["tokens_per_second"] == {
       "plain": [1.0, 6 / 7, 0.75], "speculative": [1.5] * 3
   }
+
+
+def test_what_it_takes_to_be_as_fast_as_plain():
+  """What the measured values would be at a speed-up of 1, and what costs."""
+  report, details = report_lib.make(measured())
+  found = report["break_even"]
+  tokens = measured().times.counts[timing.SPECULATIVE].tokens_per_round
+  assert found["tokens"] == pytest.approx(tokens / 1.75)
+  assert found["verify_cost"] == pytest.approx(1.75 * 1.7 - 0.2)
+  assert found["lost"]["verify_cost"] == pytest.approx(1.7 / 1.2)
+  rows = {name.strip(): words for name, *words in tables.rows(report, details)}
+  assert rows["1x at"][0] == f"v {found['verify_cost']:.2f}"
+  assert rows["most lost to"][0] == "tokens"
+  none = dict(gamma=0, nodes=0, alpha=None)
+  report, details = report_lib.make(measured(**none))
+  assert report["break_even"] is None
+  assert "1x at" not in tables.text(report, details)
 
 
 def test_trace():

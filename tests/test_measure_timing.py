@@ -396,3 +396,36 @@ def test_gap_multiplies_up_to_the_measured_speedup():
   assert gap.overhead == pytest.approx(
       (2 * 0.2 + 2.3) / (44 / 15) * (50 / 40) / 1.1
   )
+
+
+@pytest.mark.parametrize(
+    "speedup, tokens, draft, verify",
+    [(0.7, 1.6, 0.02, 2.0), (0.9, 1.2, 0.3, 1.1), (1.8, 2.9, 0.1, 1.2)],
+)
+def test_break_even(speedup, tokens, draft, verify):
+  """Each of the three alone, where it is told, brings the speed-up to 1."""
+  gamma, target = 2, 0.5
+  steps = steps_lib.Steps(draft=draft, target=target, verify=verify)
+  made = gap_lib.break_even(speedup, tokens, gamma, steps)
+  at_work = speedup * (gamma * draft + verify) / tokens
+  of = lambda tokens, draft, verify: at_work * tokens / (gamma * draft + verify)
+  alone = {
+      "tokens": (made.tokens, lambda x: of(x, draft, verify), gamma + 1),
+      "c": (made.c, lambda x: of(tokens, x * target, verify), 0),
+      "verify_cost": (
+          made.verify_cost, lambda x: of(tokens, draft, x * target), 1
+      ),
+  }
+  for name, (wanted, faster, best) in alone.items():
+    assert faster(best) / speedup == pytest.approx(made.lost[name])
+    if wanted is None:
+      assert faster(best) < 1
+    else:
+      assert faster(wanted) == pytest.approx(1)
+
+
+def test_drafts_for_nothing_at_one_tokens_cost_lose_no_time():
+  steps = steps_lib.Steps(draft=0.0, target=1.0, verify=1.0)
+  made = gap_lib.break_even(2.0, 2.0, 3, steps)
+  assert (made.tokens, made.c, made.verify_cost) == (1.0, 1 / 3, 2.0)
+  assert made.lost == {"tokens": 2.0, "c": 1.0, "verify_cost": 1.0}

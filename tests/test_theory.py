@@ -14,6 +14,7 @@ from experiments import results
 from specjax import overlap
 from specjax import roofline
 from specjax import theory
+from specjax.measure import gap
 
 ALPHAS = (0.0, 0.1, 0.5, 0.9, 0.999, 1.0)
 # Shown with two decimals, or with one.
@@ -37,7 +38,7 @@ def best_speedup(alpha, c):
 
 
 @pytest.mark.parametrize(
-    "module", (theory, overlap, roofline, paper, intervals)
+    "module", (theory, overlap, roofline, paper, intervals, gap)
 )
 def test_doctests(module):
   found = doctest.testmod(module)

@@ -2,7 +2,8 @@
 
     measured = predicted (Thm 3.8) * tokens * verify * overhead * idle_rows
 
-Each factor is 1 where the theorem's assumption holds.
+Each factor is 1 where the theorem's assumption holds. And what it would take to
+be as fast as plain decoding.
 """
 
 import dataclasses
@@ -68,4 +69,64 @@ def decompose(
       / round_
       * (token / steps.target),
       idle_rows=speculative.busy / plain.busy,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class BreakEven:
+  """What one of three would be at a speed-up of 1, the others as they are.
+
+  Beyond it drafts slow decoding down. None where the best there is, all drafts
+  accepted or a step at no cost beyond one token's, would not do.
+
+  Attributes:
+    tokens: a round; gamma + 1 at most.
+    c: 0 at least.
+    verify_cost: v, 1 at least.
+    lost: the same three names -> the factor by which the best there is would
+      raise the speed-up.
+  """
+
+  tokens: float | None
+  c: float | None
+  verify_cost: float | None
+  lost: dict[str, float]
+
+
+def break_even(
+    speedup: float, tokens: float, gamma: int, steps: steps_lib.Steps
+) -> BreakEven:
+  """From what was measured: speed-up ~ tokens / (gamma c + v).
+
+  >>> steps = steps_lib.Steps(draft=0.5, target=1.0, verify=2.0)
+  >>> made = break_even(0.6, 1.8, 2, steps)
+  >>> made.tokens, made.c, made.verify_cost
+  (3.0, None, None)
+  >>> made.lost["verify_cost"]
+  1.5
+
+  Args:
+    speedup: over plain decoding, as it was measured.
+    tokens: a round.
+    gamma: drafted tokens a round, 1 or more; of a tree, its depth.
+    steps: seconds of the steps.
+  """
+  v, drafts = steps.verify_cost, gamma * steps.c
+  # Loops and idle rows are in `speedup`, and stay as they are.
+  bearable = speedup * (drafts + v)
+  wanted = {
+      "tokens": tokens / speedup,
+      "c": (bearable - v) / gamma,
+      "verify_cost": bearable - drafts,
+  }
+  most = gamma + 1
+  return BreakEven(
+      tokens=wanted["tokens"] if wanted["tokens"] <= most else None,
+      c=wanted["c"] if wanted["c"] >= 0 else None,
+      verify_cost=wanted["verify_cost"] if wanted["verify_cost"] >= 1 else None,
+      lost={
+          "tokens": most / tokens,
+          "c": (drafts + v) / v,
+          "verify_cost": (drafts + v) / (drafts + 1),
+      },
   )

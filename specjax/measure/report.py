@@ -88,6 +88,7 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
       },
       **speed(times),
       "gap": _gap(measured),
+      "break_even": _break_even(measured),
       "mismatched_rows": None
       if measured.mismatches is None
       else len(measured.mismatches),
@@ -156,6 +157,21 @@ def _gap(measured: Measured) -> dict[str, float | None]:
           times.counts[timing.SPECULATIVE],
           seconds(timing.PLAIN),
           seconds(timing.SPECULATIVE),
+      )
+  )
+
+
+def _break_even(measured: Measured) -> dict[str, Any] | None:
+  """What it would take to be as fast as plain decoding; None without drafts."""
+  if not measured.gamma:
+    return None
+  times = measured.times
+  return dataclasses.asdict(
+      gap_lib.break_even(
+          times.speedups()[times.median_repeat],
+          times.counts[timing.SPECULATIVE].tokens_per_round,
+          measured.gamma,
+          measured.steps,
       )
   )
 

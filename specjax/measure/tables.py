@@ -13,6 +13,8 @@ _FACTORS = {
     "overhead": "of the loops beside their steps",
     "idle_rows": "rows of a batch end at different times",
 }
+# What a round's gain hangs on, in words.
+_LOST = {"tokens": "tokens", "c": "c", "verify_cost": "v"}
 _TREE = "a timed round, against Eq. 1 of a chain as deep: siblings add to it"
 LOSSY = "LOSSY: the output law is not the target's"
 NONE = "what is drafted depends on where a round begins: no law, no prediction"
@@ -146,6 +148,7 @@ def _speed(report, details) -> Rows:
           f" {number(measured['high'])} in {len(details['speedups'])} repeats"
           f" over {details['timed_rows']} rows",
       ),
+      *_break_even(report),
       (
           "end to end",
           f"{number(report['end_to_end_speedup'])}x",
@@ -175,6 +178,36 @@ def _predicted(report) -> Rows:
       (f"  x {name.replace('_', ' ')}", number(value), notes[name])
       for name, value in report["gap"].items()
   ]
+
+
+def _break_even(report) -> Rows:
+  """Of each kind of drafts: what costs most, and what it would have to be."""
+  out = []
+  for name, made in report.get("drafters", {"": report}).items():
+    if not (found := made["break_even"]):
+      continue
+    label = f" {name}" * (len(report.get("drafters", "")) > 1)
+    first, *others = sorted(
+        found["lost"].items(), key=lambda pair: pair[1], reverse=True
+    )
+    times = lambda key, factor: f"{_LOST[key]} {number(factor)}x"
+    out.append((
+        f"  most lost to{label}",
+        _LOST[first[0]],
+        f"{number(first[1])}x; " + ", ".join(times(*pair) for pair in others),
+    ))
+    wanted = [
+        f"{_LOST[key]} {number(found[key])}"
+        for key in ("verify_cost", "c", "tokens")
+        if found[key] is not None
+    ]
+    out.append((
+        f"  1x at{label}",
+        wanted[0] if wanted else "-",
+        ", ".join(f"or {words}" for words in wanted[1:])
+        or ("alone" if wanted else "no one of v, c and tokens alone does it"),
+    ))
+  return out
 
 
 def _outputs(report, details) -> Rows:

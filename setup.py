@@ -8,7 +8,8 @@ _EXTRAS = {
     # Comparison with the reference implementation, and its pickled weights.
     "parity": [
         "torch>=2.4",
-        "transformers>=4.44",
+        "transformers>=4.56",
+        "accelerate>=1.0",
     ],
     # Checkpoints and texts by their Hugging Face names.
     "hub": [

@@ -2,11 +2,12 @@
 
 Not of the paper: one layer that goes on from the target's last hidden states,
 trained on its own answers, and a static tree of 16 nodes. `:chain` drafts a
-chain of four tokens, `:T1` is temperature 1.
+chain of four tokens, `:T1` is temperature 1, siblings drawn without
+replacement.
 
 Command: python -m specjax.train --config configs/train_heads.py:smollm2_eagle
          python -m specjax.run --config configs/smollm2_eagle.py
-         --config.draft.heads=DIR for another head
+         --config.draft.heads=FILE for another head
          python -m specjax.tree --config configs/smollm2_eagle.py \\
              --out out/tree.json
          --config.draft.tree=out/tree.json for that tree
@@ -28,6 +29,9 @@ _TREE = (
 def get_config(variant: str = ""):
   """`variant`: chain or T1."""
   made = config.smollm2("eagle", variant, "chain")
-  made.draft.heads = "out/train_heads/smollm2_eagle"
+  made.draft.heads = "out/train_heads/smollm2_eagle/heads.safetensors"
   made.draft.tree = "" if variant == "chain" else _TREE
+  if variant == "T1":
+    # Siblings are drawn, none twice, and judged one after the other.
+    made.draft.siblings = "distinct"
   return made

@@ -65,6 +65,9 @@ _HEADS = {
             fade=0.8,
             start="out/train_heads/ende_medusa/heads.safetensors",
             steps=1000,
+            # Of the heads; the target takes `share` of it.
+            matrix_rate=2e-3,
+            warmup=40,
         ),
     ),
 }

@@ -347,7 +347,8 @@ class Verify:
 
   Attributes:
     rule: one of RULES. "token" is the token rule, of trees the tree rule;
-      "block" judges drawn chains as a whole; "typical" changes the output law.
+      "block" judges drawn chains as a whole; "typical" is lossy: it changes the
+      output law.
     lenience: of the token rule; below 1 it changes the output law.
     residual: likewise.
     epsilon: of typical acceptance.
@@ -508,7 +509,7 @@ class Experiment:
       errors.require(
           not draft.switch.on,
           "draft.switch.on",
-          "it is for chains; leave it out, or give draft.suffix.nodes=0",
+          "it is for chains; give false, or draft.suffix.nodes=0",
           draft.switch.on,
       )
     memory = draft.suffix.memory

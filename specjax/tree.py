@@ -36,6 +36,7 @@ from specjax import writing
 from specjax.measure import environment
 from specjax.measure import ranks as ranks_lib
 from specjax.measure import steps as steps_lib
+from specjax.measure import tables
 
 # Option: its type, its default, and what it says.
 _OPTIONS = {
@@ -113,6 +114,10 @@ def find(
     nodes: of the largest tree.
     depth: of the deepest.
   """
+  heads = getattr(setup.drafts.drafter, "heads", None)
+  if heads is not None:
+    # Each level takes one of them.
+    depth = min(depth, heads.config.heads)
   counted = ranks_lib.Ranks(depth, setup.drafts.tree.nodes)
   _count(setup, counted, "star")
   probe = search.Best(counted.chance_GC(), nodes)
@@ -147,6 +152,7 @@ def find(
       "drafter": config.draft.name,
       "siblings": config.draft.siblings,
       "rule": config.rule().name,
+      "lossless": config.rule().lossless,
       "sampling": dataclasses.asdict(config.sampling),
       "dtype": config.decode.dtype,
       "batch": config.decode.batch,
@@ -164,6 +170,8 @@ def table(made: dict[str, Any]) -> str:
       lines.append(
           f"{nodes:6}{depth:7}{tokens:8.2f}{speedup:9.2f}x{mark}"
       )
+  if not made["lossless"]:
+    lines.append(tables.LOSSY)
   return "\n".join(lines)
 
 

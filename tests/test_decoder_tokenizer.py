@@ -403,6 +403,8 @@ def test_tokenizers_that_end_a_text_themselves():
   [row] = made.prompts(["dog"], most=9)
   assert row == [1] + original("gpt-2").encode("dog").ids
   assert made.start_id == 1
+  # One that the text itself has stays.
+  assert made.prompts(["dog<|im_end|>"], most=9) == [row + [2]]
 
 
 def test_faulty_folders(folder):

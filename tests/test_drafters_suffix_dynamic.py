@@ -91,16 +91,24 @@ def speculate(drafter, texts, text, room, own):
     evenly = [strings[i * len(strings) // most] for i in range(most)]
     found = few or {longest: evenly}
   # Contexts that came at the same places came as often.
-  tried = sorted({len(strings) for strings in found.values()})
-  tried = tried[: suffix_dynamic._CONTEXTS]
-  best = Fraction(0), set()
+  alike = {}
   for m, strings in found.items():
-    if len(strings) in tried:
-      asked = int(m * drafter.factor + drafter.offset + 1e-6)
-      longest = min(drafter.gamma, asked, room)
-      root = root_of(strings)
-      made = grown(root, drafter.nodes, longest, drafter.least)
-      best = made if made[0] >= best[0] else best
+    alike.setdefault(len(strings), []).append(m)
+  best = Fraction(0), set()
+  for often in sorted(sorted(alike)[: suffix_dynamic._CONTEXTS], reverse=True):
+    contexts = alike[often]
+    budgets = {
+        m: max(0, int(m * drafter.factor + drafter.offset + 1e-6))
+        for m in contexts
+    }
+    nodes = min(drafter.nodes, max(budgets.values()))
+    longest = max(
+        min(drafter.gamma, budgets[m], drafter.reach - m, room)
+        for m in contexts
+    )
+    root = root_of(found[min(contexts)])
+    made = grown(root, nodes, longest, drafter.least)
+    best = made if made[0] >= best[0] else best
   return best
 
 
@@ -207,7 +215,7 @@ def test_however_many_places_the_newest_token_has(monkeypatch):
 
 def test_the_worked_row():
   """That of the module's docstring."""
-  drafter = SuffixTreeDrafter(gamma=4, nodes=3, reach=8)
+  drafter = SuffixTreeDrafter(gamma=4, nodes=3, reach=8, offset=1)
   texts = [(9, 8, 0, 1), (9, 8, 0, 2), (9, 8, 0, 1), (9, 8, 3)]
   tree = suffix_array.build(texts, 40, 8)
   [got] = drafts(drafter, context([(5, 9, 8)]), tree)
@@ -215,6 +223,9 @@ def test_the_worked_row():
   # A path has the likeliest of each level only.
   path = dataclasses.replace(drafter, nodes=2)
   assert drafts(path, context([(5, 9, 8)]), tree) == [{(0,), (0, 1)}]
+  # Two tokens of context: two nodes.
+  few = dataclasses.replace(drafter, offset=0)
+  assert drafts(few, context([(5, 9, 8)]), tree) == [{(0,), (0, 1)}]
 
 
 def test_padding_is_neither_matched_nor_proposed():

@@ -295,6 +295,26 @@ def test_lookup_run(family, tmp_path, capsys):
   assert "drafted a round" in capsys.readouterr().out
 
 
+def test_suffix_trees_run(family, tmp_path, capsys):
+  """Trees without a shape that holds for every round."""
+  arguments = tiny.arguments(
+      family,
+      draft__kind="suffix",
+      draft__gamma=2,
+      draft__suffix__nodes=3,
+      draft__suffix__offset=2,
+      draft__suffix__reach=8,
+      data__rows=2,
+      out=tmp_path,
+  )
+  assert run.main(arguments) == 0
+  report, details = read(tmp_path), read(tmp_path, "details.json")
+  assert (report["gamma"], report["nodes"], report["rule"]) == (2, 3, "tree")
+  assert report["mismatched_rows"] == 0 and details["tree"] is None
+  assert details["drafted"] > 0
+  assert "trees of 3 nodes, depth 2, grown" in capsys.readouterr().out
+
+
 def test_responses_are_kept_and_used(family, tmp_path):
   """Row after row within a run; then from a file, in another."""
   path = tmp_path / "responses.safetensors"

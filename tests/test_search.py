@@ -1,18 +1,23 @@
 """The best static tree, against all trees there are; what it is made of."""
 
+import dataclasses
 import functools
 import itertools
 import json
 
+import jax
 import numpy as np
 import pytest
 
+from specjax import checkpoints
 from specjax import command_line
 from specjax import search
 from specjax import topology
 from specjax import tree as door
+from specjax.checkpoints import heads as heads_file
 from specjax.measure import ranks
 from specjax.measure import steps as steps_lib
+from specjax.models import medusa
 from tests import tiny
 
 Topology = topology.Topology
@@ -148,6 +153,36 @@ def test_the_door(tmp_path, capsys, monkeypatch):
   assert "chosen" in capsys.readouterr().out
   config = command_line.read([*arguments, f"--config.draft.tree={out}"])
   assert config.topology() == Topology(tuple(map(tuple, made["paths"])))
+
+
+def test_no_tree_is_deeper_than_there_are_heads(tmp_path, monkeypatch):
+  """Each of Medusa's heads is a level; six of them are looked for else."""
+  family = tiny.write_family(tmp_path)
+  target = checkpoints.load(family["target"])
+  config = target.module.config
+  shape = medusa.MedusaConfig(config.d_model, config.vocab_size, heads=2)
+  zero = np.zeros((1, 1, config.d_model), np.float32)
+  params = medusa.Medusa(shape).init(
+      jax.random.key(0), zero, method="everything"
+  )
+  heads = heads_file.Heads("medusa", dataclasses.asdict(shape), params)
+  heads_file.save(tmp_path / "heads.safetensors", heads, target)
+  monkeypatch.setattr(
+      door, "_costs", lambda _, nodes: ([1, nodes + 1], [1.0, 1.0], 0.0)
+  )
+  arguments = tiny.arguments(
+      family,
+      draft__kind="medusa",
+      draft__heads=tmp_path / "heads.safetensors",
+      draft__gamma=1,
+      data__rows=2,
+      decode__max_new_tokens=8,
+  )
+  words = ["--nodes=6", "--ranks=2", f"--out={tmp_path / 'tree.json'}"]
+  with tiny.quick_compilation():
+    assert door.main([*arguments, *words]) == 0
+  made = json.loads((tmp_path / "tree.json").read_text())
+  assert len(made["acceptance"]) == 2 and made["depth"] <= 2
 
 
 @pytest.mark.parametrize(

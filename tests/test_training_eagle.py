@@ -60,7 +60,8 @@ def batch_of(kind, rows=4, width=12):
   length_B = np.array([width, width - 2, width, width - 5])[:, None]
   answer_BT = answer_BT & (np.arange(width) < length_B)
   states_BTD = np.asarray(read(ids_BT)[1], jnp.bfloat16)
-  return Batch(ids_BT, answer_BT, states_BTD, source_BL, mask_BL)
+  number_B = np.zeros((len(ids_BT),), np.uint32)
+  return Batch(ids_BT, answer_BT, states_BTD, source_BL, mask_BL, number_B)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -203,14 +204,18 @@ def test_noise_is_of_a_texts_length():
   objective = Objective(SHAPE, module.config)
   width = 1024
   answer_BT = np.arange(width) < np.array([1024, 512, 256])[:, None]
-  batch = Batch(np.zeros((3, width), np.int32), answer_BT, None)
+  number_B = np.full((3,), 5, np.uint32)
+  ids_BT = np.zeros((3, width), np.int32)
+  batch = Batch(ids_BT, answer_BT, number_B=number_B)
   noise_BTD = np.asarray(objective._noise(batch, (3, width, 4)))
   spread_B = np.abs(noise_BTD).max(axis=(1, 2))
   np.testing.assert_allclose(spread_B, [0.05, 0.1, 0.2], rtol=0.01)
   np.testing.assert_allclose(noise_BTD.mean(), 0, atol=2e-3)
-  # Held-out texts have none, and the same batch has the same.
+  # The same step has the same, another epoch's another.
   again = np.asarray(objective._noise(batch, (3, width, 4)))
   np.testing.assert_array_equal(noise_BTD, again)
+  later = batch._replace(number_B=number_B + 1)
+  assert np.all(objective._noise(later, (3, width, 4)) != noise_BTD)
 
 
 def test_losses_by_hand():

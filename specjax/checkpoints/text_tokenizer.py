@@ -5,6 +5,7 @@ beginning of a text, where it has one, or in its chat template.
 """
 
 import functools
+import itertools
 import pathlib
 from typing import Any, Iterable, Sequence
 
@@ -102,9 +103,17 @@ class TextTokenizer(tokenizer_lib.Pieces):
   def _prompts(self, texts, chat: bool) -> list[list[int]]:
     if chat:
       return self._encode([self.template(text) for text in texts], False)
-    rows = self._encode(map(chat_lib.joined, texts), True)
-    # BERT's tokenizers end a text of their own accord.
-    return [row[:-1] if row[-1:] == [self.eos_id] else row for row in rows]
+    texts = list(map(chat_lib.joined, texts))
+    # BERT's tokenizers end a text of their own accord; a text may itself, too.
+    bare = map(self._closing, self._encode(texts, False))
+    return [
+        row[: len(row) - (self._closing(row) - own)]
+        for row, own in zip(self._encode(texts, True), bare)
+    ]
+
+  def _closing(self, row: Sequence[int]) -> int:
+    """How many ends of a text stand at the end."""
+    return sum(1 for _ in itertools.takewhile(self.eos_id.__eq__, row[::-1]))
 
   def _cut(self, said: chat_lib.Said, row: list[int], most: int, chat: bool):
     """The prompt of as much of a text as there is room for."""

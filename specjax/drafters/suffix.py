@@ -112,10 +112,14 @@ class SuffixDrafter(copies.Copies):
   @property
   def budget_M(self) -> np.ndarray:
     """The longest path behind each context."""
+    deepest_M = self.reach - np.arange(1, self.reach)
+    return np.minimum(self.asked_M(self.gamma), deepest_M)
+
+  def asked_M(self, most: int) -> np.ndarray:
+    """How many tokens factor and offset ask for behind each context."""
     context_M = np.arange(1, self.reach)
     asked_M = np.floor(context_M * self.factor + self.offset + 1e-6)
-    most_M = np.minimum(self.gamma, self.reach - context_M)
-    return np.clip(asked_M, 0, most_M).astype(np.int32)
+    return np.clip(asked_M, 0, most).astype(np.int32)
 
   def adopt(self, params, responses):
     """The tree with these responses, newest last, in the place of the oldest.

@@ -57,8 +57,10 @@ class SuffixTreeDrafter(suffix.SuffixDrafter):
   is longer than what a row may still emit. The tree with the highest score is
   drafted.
 
-  Contexts that came at the same places share a tree, of the longest path that
-  one of them may have. In each tree of counts the longest ones are tried, at
+  A tree has as many nodes as a path behind the same context could have tokens
+  (factor, offset), but no more than `nodes`. Contexts that came at the same
+  places share a tree, of the most nodes and the longest path that one of them
+  may have. In each tree of counts the longest ones are tried, at
   most _CONTEXTS that came at places of their own; in that of earlier responses
   none that came more than _PLACES times. Where all did, the longest is tried,
   by as many of its places, evenly spread over their order.
@@ -76,6 +78,8 @@ class SuffixTreeDrafter(suffix.SuffixDrafter):
   nodes: int = 16
 
   trees: ClassVar[bool] = True
+  # It has none that holds for every round.
+  topology: ClassVar[None] = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -168,11 +172,11 @@ class SuffixTreeDrafter(suffix.SuffixDrafter):
       room_B: of the longest path.
     """
     best = lambda *row: self._best_of(*row, more)
-    worth_BX, tokens_BX, parent_BX, score_B = jax.vmap(best)(
+    worth_BX, tokens_BX, parent_BX, count_B, score_B = jax.vmap(best)(
         next_BGP, length_BP, shortest_B, room_B
     )
     chosen_BN, parent_BN = worthiest.worthiest(
-        worth_BX, parent_BX, self.nodes
+        worth_BX, parent_BX, self.nodes, count_B
     )
     tokens_BN = worthiest.take(tokens_BX, chosen_BN)
     return Branches(tokens_BN, parent_BN, score_B)
@@ -182,8 +186,8 @@ class SuffixTreeDrafter(suffix.SuffixDrafter):
 
     Returns:
       worth_X: how often each came, -inf where that is no node; level by level,
-      and in the order of their paths. tokens_X; parent_X, places in X; and the
-      tree's score.
+      and in the order of their paths. tokens_X; parent_X, places in X; how many
+      the tree may have; and its score.
     """
     levels, places = next_GP.shape
     first_GP, end_GP = suffix_own.groups(next_GP)
@@ -196,12 +200,14 @@ class SuffixTreeDrafter(suffix.SuffixDrafter):
     times_CGP = seen_CP[:, end_GP] - seen_CP[:, first_GP]
     total_C = jnp.maximum(seen_CP[:, -1] + more, 1)
     level_G1 = jnp.arange(levels)[:, None]
-    most_C = jnp.minimum(self._longest(length_C, below_C), room)
+    among = lambda values_M: _most(values_M, length_C, below_C)
+    most_C = jnp.minimum(among(self.budget_M), room)
+    count_C = among(self.asked_M(self.nodes))
     good_CGP = node_GP & (level_G1 < most_C[:, None, None])
     good_CGP &= times_CGP / total_C[:, None, None] >= self.least
     times_CX = jnp.where(good_CGP, times_CGP, 0).reshape(length_C.size, -1)
     # One division of whole numbers, so that equals stay equal.
-    score_C = _highest(times_CX, self.nodes, places) / total_C
+    score_C = _highest(times_CX, count_C, places) / total_C
     # Of several the longest context, which is the first.
     at = jnp.argmax(score_C)
     times_X = times_CX[at]
@@ -211,15 +217,9 @@ class SuffixTreeDrafter(suffix.SuffixDrafter):
         jnp.where(times_X > 0, times_X.astype(jnp.float32), -jnp.inf),
         next_GP.reshape(-1),
         parent_GP.reshape(-1),
+        count_C[at],
         score_C[at],
     )
-
-  def _longest(self, length_C, below_C):
-    """The longest path behind a context of up to so many tokens, but more."""
-    context_M = jnp.arange(1, self.reach)
-    among_CM = context_M <= length_C[:, None]
-    among_CM &= context_M > below_C[:, None]
-    return jnp.max(jnp.where(among_CM, self.budget_M, 0), axis=1)
 
 
 def make(nodes: int = 0, **options) -> suffix.SuffixDrafter:
@@ -255,18 +255,26 @@ def _lengths(length_P, shortest):
   return length_C[:-1], length_C[1:]
 
 
-def _highest(times_CX, count: int, most: int):
-  """The sum of the `count` highest of some whole numbers from 0 to `most`."""
+def _most(values_M, length_C, below_C):
+  """The highest of what contexts of up to so many tokens, but more, have."""
+  context_M = jnp.arange(1, len(values_M) + 1)
+  among_CM = context_M <= length_C[:, None]
+  among_CM &= context_M > below_C[:, None]
+  return jnp.max(jnp.where(among_CM, values_M, 0), axis=1)
+
+
+def _highest(times_CX, count_C, most: int):
+  """The sum of the `count_C` highest of some whole numbers from 0 to `most`."""
   bits = most.bit_length()
 
   def higher(i, least_C1):
     """One more bit of the highest number that so many reach."""
     more_C1 = least_C1 + jnp.left_shift(1, bits - 1 - i)
     reach_C1 = jnp.sum(times_CX >= more_C1, axis=1, keepdims=True)
-    return jnp.where(reach_C1 >= count, more_C1, least_C1)
+    return jnp.where(reach_C1 >= count_C[:, None], more_C1, least_C1)
 
   least_C1 = jax.lax.fori_loop(
       0, bits, higher, jnp.zeros_like(times_CX[:, :1])
   )
   above_CX = jnp.maximum(times_CX - least_C1, 0)
-  return jnp.sum(above_CX, axis=1) + count * least_C1[:, 0]
+  return jnp.sum(above_CX, axis=1) + count_C * least_C1[:, 0]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 
-def worthiest(worth_BM, parent_BM, nodes: int):
+def worthiest(worth_BM, parent_BM, nodes: int, count_B=None):
   """Which nodes are proposed: those that are worth most, a parent first.
 
   Of nodes that are worth the same the first comes first. Where no child is
@@ -14,6 +14,7 @@ def worthiest(worth_BM, parent_BM, nodes: int):
     worth_BM: of all known nodes, a parent before its children; -inf is none.
     parent_BM: the node above each, as a place here; -1 is the root.
     nodes: N, M at most.
+    count_B: how many are chosen in each row; None is all N.
 
   Returns:
     chosen_BN, places among the known in rising order, M where there are no
@@ -21,7 +22,10 @@ def worthiest(worth_BM, parent_BM, nodes: int):
   """
   known = worth_BM.shape[1]
   worth_BN, chosen_BN = best(worth_BM, nodes)
-  chosen_BN = jnp.where(worth_BN > -jnp.inf, chosen_BN, known)
+  there_BN = worth_BN > -jnp.inf
+  if count_B is not None:
+    there_BN &= jnp.arange(nodes) < count_B[:, None]
+  chosen_BN = jnp.where(there_BN, chosen_BN, known)
   chosen_BN = jnp.sort(chosen_BN, axis=1)
   parent_BN = take(parent_BM, chosen_BN)
   place_BN = jax.vmap(jnp.searchsorted)(chosen_BN, parent_BN)

@@ -52,17 +52,20 @@ def texts(config) -> str:
 def shape(report) -> str:
   """Of a round's drafts, in words."""
   gamma, nodes = report["gamma"], report["nodes"]
+  draft = report["config"]["draft"]
   if is_tree(report):
-    siblings = report["config"]["draft"]["siblings"]
-    return f"trees of {nodes} nodes, depth {gamma}, siblings {siblings}"
+    kind = f"siblings {draft['siblings']}" if draft["tree"] else "grown"
+    return f"trees of {nodes} nodes, depth {gamma}, {kind}"
   return f"gamma {gamma}" if gamma else ""
 
 
 def is_tree(report) -> bool:
   """Whether the drafts of a round are a tree."""
-  deeper = report["nodes"] > report["gamma"]
-  tree = report["config"]["draft"]["tree"]
-  return bool(report["gamma"] and (tree or deeper))
+  draft = report["config"]["draft"]
+  grown = draft["dynamic"]["nodes"]
+  if draft["kind"] == "suffix":
+    grown = draft["suffix"]["nodes"]
+  return bool(report["gamma"] and (draft["tree"] or grown))
 
 
 def sampling(report) -> str:

@@ -16,11 +16,16 @@ from specjax.training import texts
 _PART = 256
 
 
-def answered(config, target, split: str, count: int) -> list[features.Row]:
+def answered(
+    config, target, split: str, count: int
+) -> tuple[list[features.Row], str]:
   """Requests of a split with the target's answers, made where missing.
 
   Of `train` a share is answered by argmax and the rest sampled; held-out ones
   all by argmax: what is right there is what the target would say.
+
+  Returns:
+    The rows, and what the requests share with the evaluation prompts.
 
   Raises:
     errors.UserError: the corpus can't be had, or gives no requests.
@@ -35,13 +40,13 @@ def answered(config, target, split: str, count: int) -> list[features.Row]:
         f"corpus: {texts_folder} gives no requests of {split}"
     )
   kinds = ", ".join(f"{n} {kind}" for kind, n in asks.counts(chosen).items())
-  print(f"{split}: {len(chosen)} requests ({kinds})")
-  if known:
-    print(f"{split}: {overlap}")
+  shared = str(overlap) if known else "no evaluation prompts were given"
+  print(f"{split}: {len(chosen)} requests ({kinds}); {shared}")
   said = [ask.text for ask in chosen]
   share = 1.0 if split == "dev" else config.greedy_share
   with bar(f"{split} answers", len(said)) as progress:
-    return _answers(config, target, said, share, progress.update)
+    rows = _answers(config, target, said, share, progress.update)
+  return rows, shared
 
 
 def _answers(config, target, said, share: float, tick) -> list[features.Row]:

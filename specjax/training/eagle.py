@@ -101,10 +101,10 @@ class Objective:
     del rows
     return target.params
 
-  def begin(self, target: checkpoints.Checkpoint, frozen):
+  def begin(self, target: checkpoints.Checkpoint, frozen, seed: int = 0):
     """Variables at step 0; there is nothing to copy from the target."""
     del target, frozen
-    return self.init(jax.random.key(0))
+    return self.init(jax.random.key(seed))
 
   def parts(self, params):
     """What was trained are the head's variables alone."""
@@ -202,12 +202,10 @@ class Objective:
     return jnp.stack(found), jnp.stack(known)
 
   def _noise(self, batch, shape):
-    """Of each text by its own length; the same whenever the batch is read."""
+    """Of each text by its own length; another in each epoch."""
     length_B1 = _length(batch.answer_BT)[:, None, None]
     spread_BTD = self.noise * _NOISE_LENGTH / jnp.maximum(length_B1, 1)
-    key = jax.random.fold_in(
-        jax.random.key(0), jnp.sum(batch.ids_BT.astype(jnp.uint32))
-    )
+    key = jax.random.fold_in(jax.random.key(0), batch.number_B[0])
     return spread_BTD * jax.random.uniform(key, shape, minval=-1, maxval=1)
 
   def _drafts(

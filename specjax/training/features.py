@@ -230,6 +230,7 @@ class Batch(NamedTuple):
     source_BL: what an encoder reads; None where there is none, or where it
       was not asked for.
     source_mask_BL: True at its real tokens.
+    number_B: how many batches were read before.
   """
 
   ids_BT: np.ndarray
@@ -237,6 +238,7 @@ class Batch(NamedTuple):
   states_BTD: np.ndarray | None = None
   source_BL: np.ndarray | None = None
   source_mask_BL: np.ndarray | None = None
+  number_B: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +272,8 @@ class BatchConfig:
   def dataset(self, store: Store, seed: int):
     """An endless dataset of `Batch`, and how many are one epoch."""
     one_epoch = _Batches(store, self, seed)
-    return batches.endless(one_epoch, seed), len(one_epoch)
+    endless = batches.endless(one_epoch, seed).map_with_index(_numbered)
+    return endless, len(one_epoch)
 
 
 class _Batches:
@@ -322,6 +325,12 @@ class _Batches:
         states_TD = store.states(i)[skip:]
         batch.states_BTD[place, : len(ids)] = states_TD[: len(ids)]
     return batch
+
+
+def _numbered(number: int, batch: Batch) -> Batch:
+  """The batch, and which one of a run it is."""
+  rows = batch.ids_BT.shape[0]
+  return batch._replace(number_B=np.full((rows,), number, np.uint32))
 
 
 def _padded_sources(sources, width: int) -> dict[str, np.ndarray]:

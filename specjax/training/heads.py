@@ -19,7 +19,7 @@ target it makes an objective as training.loop wants it, which also has
   depth: places of a draft
   frozen(target, rows): what stays, of the target's variables and of the texts
     that are learnt from; in the place of a teacher's variables
-  begin(target, frozen): variables at step 0
+  begin(target, frozen, seed): variables at step 0
   parts(params): what was trained -> variables of the heads, and those of the
     target or None
   ranks(params, frozen, batch, ranks): how often the target's token was
@@ -91,13 +91,13 @@ def train(config) -> None:
   runs = {name: run_config(config, name, each) for name, each in made.items()}
   compiled = pathlib.Path(config.out).absolute() / "compiled"
   jax.config.update("jax_compilation_cache_dir", str(compiled))
-  rows = {
-      split: answers.answered(config, target, split, count)
-      for split, count in (
-          ("train", config.prompts),
-          ("dev", config.held_out_prompts),
-      )
-  }
+  rows, overlap = {}, {}
+  for split, count in (
+      ("train", config.prompts), ("dev", config.held_out_prompts),
+  ):
+    rows[split], overlap[split] = answers.answered(
+        config, target, split, count
+    )
   if config.until == "answers":
     return
   width = target.module.config.d_model
@@ -112,7 +112,7 @@ def train(config) -> None:
   if config.until == "states":
     return
   for name, run in runs.items():
-    train_one(config, run, target, stores)
+    train_one(config, run, target, stores, overlap)
 
 
 def check_options(config) -> None:
@@ -156,14 +156,16 @@ def check_options(config) -> None:
 
 def run_config(config, name: str, objective) -> loop.TrainConfig:
   """The frozen form of the config's section on some heads."""
+  # Heads may have rates and a warm-up of their own.
+  own = lambda key: config.heads[name].get(key, config[key])
   return loop.TrainConfig(
       name=name,
       objective=objective,
       optimizer=optimizer.OptimizerConfig(
-          matrix_rate=config.matrix_rate,
-          embedding_rate=config.other_rate,
-          other_rate=config.other_rate,
-          warmup=config.warmup,
+          matrix_rate=own("matrix_rate"),
+          embedding_rate=own("other_rate"),
+          other_rate=own("other_rate"),
+          warmup=own("warmup"),
           steps=config.heads[name].steps,
           decay=config.decay,
           weight_decay=config.weight_decay,
@@ -199,8 +201,18 @@ def states(config, target, rows: Sequence[features.Row]) -> features.Store:
     )
 
 
-def train_one(config, run: loop.TrainConfig, target, stores) -> None:
-  """Trains heads and writes them, their curves and their acceptance."""
+def train_one(
+    config, run: loop.TrainConfig, target, stores, overlap: dict[str, str]
+) -> None:
+  """Trains heads and writes them, their curves and their acceptance.
+
+  Args:
+    config: of all heads.
+    run: of these.
+    target: that they read.
+    stores: split -> its rows and their states.
+    overlap: split -> what its requests share with evaluation prompts.
+  """
   # What it reads is part of the recipe.
   begun = getattr(run.objective, "start", "")
   data = texts.digest(
@@ -217,7 +229,7 @@ def train_one(config, run: loop.TrainConfig, target, stores) -> None:
       stores["train"],
       {"answers": stores["dev"]},
       frozen,
-      objective.begin(target, frozen),
+      objective.begin(target, frozen, run.seed),
   )
   heads, tuned = objective.parts(params)
   if tuned is not None:
@@ -238,6 +250,7 @@ def train_one(config, run: loop.TrainConfig, target, stores) -> None:
   heads_file.save(path, made, target)
   curves.draw(run.folder / "log.jsonl", run.folder / "curves.png")
   figures = acceptance(run, params, frozen, stores["dev"])
+  figures["overlap"] = overlap
   text = json.dumps(figures, indent=2) + "\n"
   writing.write(run.folder / "acceptance.json", text)
   rates = " ".join(f"{rate:.2f}" for rate in figures["accepted"])

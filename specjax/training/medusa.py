@@ -1,6 +1,6 @@
 """What Medusa's heads learn (arXiv 2401.10774).
 
-  loss = sum over heads m of fade^(m - 1) * cross-entropy of token t + 1 + m
+  loss = sum over heads m of fade^m * cross-entropy of token t + 1 + m
 
 given the target's state at t. Here the target stays as it is (the paper's
 Medusa-1, with fade 1). Only tokens that the target wrote are learnt.
@@ -29,7 +29,8 @@ class Objective:
   Attributes:
     heads: their shape.
     target: shape of the target.
-    fade: weight of each head against the one before it, in (0, 1].
+    fade: weight of each head against the one before it, in (0, 1]; the first
+      one's against a loss of the target (0.8 in Medusa-2).
 
   Raises:
     errors.UserError: fade is out of its range.
@@ -84,10 +85,10 @@ class Objective:
       listed = medusa.Listed(jnp.asarray(ids_W), kernel)
     return medusa.MedusaParams((), target.params, listed)
 
-  def begin(self, target: checkpoints.Checkpoint, frozen):
+  def begin(self, target: checkpoints.Checkpoint, frozen, seed: int = 0):
     """Variables at step 0: own output matrices are copies of the target's."""
     del target
-    params = Objective.init(self, jax.random.key(0))
+    params = Objective.init(self, jax.random.key(seed))
     if self.heads.own:
       if frozen.listed is not None:
         kernel = frozen.listed.kernel
@@ -127,7 +128,7 @@ class Objective:
       judged_BT = known_BT & reached_BT
       reached_BT = judged_BT & right_BT
       out |= {
-          "loss": out["loss"] + self.fade ** (m - 1) * loss,
+          "loss": out["loss"] + self.fade**m * loss,
           f"cross_entropy_{m}": loss,
           f"known_{m}": total(known_BT),
           f"there_{m}": total(there_BT),

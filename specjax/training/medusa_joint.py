@@ -78,9 +78,9 @@ class Joint(medusa_lib.Objective):
     target = self._target.init(key, *inputs)
     return {"heads": super().init(key), "target": target}
 
-  def begin(self, target: checkpoints.Checkpoint, frozen):
+  def begin(self, target: checkpoints.Checkpoint, frozen, seed: int = 0):
     """Heads of an earlier stage, and the target as it is."""
-    heads = super().begin(target, frozen)
+    heads = super().begin(target, frozen, seed)
     if self.start:
       found = heads_file.load(self.start, target, "medusa")
       heads = heads_file.check_params(self.start, found.params, heads)

@@ -103,7 +103,11 @@ def contents(config: sections.Experiment) -> dict[str, list[int]]:
   """
   draft = config.draft
   names = [config.target.checkpoint, *[draft.checkpoint] * draft.has_model]
-  paths = [resolve.resolve(name, hint=HINT) for name in names]
+  paths = [
+      resolve.resolve(name, hint=HINT)
+      for name in names
+      if not name.startswith(published.RANDOM)
+  ]
   if draft.kind in ("bigram", "unigram"):
     paths.append(ngrams.find(draft.table))
   if draft.kind in sections.HEADS:

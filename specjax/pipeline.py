@@ -209,7 +209,10 @@ def draft_dynamic(
 
 
 def draft_simulated(
-    texts: Mapping[int, Sequence[int]], gamma: int, alpha: float
+    texts: Mapping[int, Sequence[int]],
+    gamma: int,
+    alpha: float,
+    source: Drafts | None = None,
 ) -> Drafts:
   """Drafts that replay plain decoding's greedy output, right at a given rate.
 
@@ -217,6 +220,7 @@ def draft_simulated(
     texts: request id -> its prompt and plain decoding's new tokens.
     gamma: tokens a round.
     alpha: chance of each drafted token to be right, in [0, 1].
+    source: whose steps are taken as well, gamma tokens a round.
 
   Raises:
     errors.UserError: gamma or alpha is out of its range, or there is nothing
@@ -230,8 +234,9 @@ def draft_simulated(
   )
   errors.require(bool(texts), "texts", "give at least one", texts)
   texts = {name: tuple(text) for name, text in texts.items()}
-  drafter = simulated.SimulatedDrafter(gamma)
-  return Drafts(drafter, simulated.replay(texts, alpha))
+  drafter = simulated.SimulatedDrafter(gamma, source and source.drafter)
+  params = source.params if source else ()
+  return Drafts(drafter, simulated.replay(texts, alpha, params))
 
 
 def draft_lookup(gamma: int, **options) -> Drafts:

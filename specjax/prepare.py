@@ -351,13 +351,16 @@ def _simulated(setup: Setup) -> pipeline.Drafts:
   texts come out of both. A row that left its text would draft no more.
   """
 
-  def replaying(results, alpha):
+  draft = setup.config.draft
+
+  def replaying(results, *how):
     rows = zip(setup.requests, results)
     texts = {row.id: row.prompt + result.tokens for row, result in rows}
-    return pipeline.draft_simulated(texts, setup.config.draft.gamma, alpha)
+    return pipeline.draft_simulated(texts, draft.gamma, *how)
 
   wide = setup.decode(setup.side(replaying(setup.output, 1.0)))
-  return replaying(wide, setup.config.draft.alpha)
+  source = _model(setup) if draft.paced else None
+  return replaying(wide, draft.alpha, source)
 
 
 def _medusa(setup: Setup) -> pipeline.Drafts:

@@ -15,6 +15,7 @@ from specjax import errors
 from specjax import settings as settings_lib
 from specjax import sharding
 from specjax import topology as topology_lib
+from specjax.checkpoints import published
 from specjax.data import tasks
 from specjax.drafters import chain
 from specjax.drafters import copies as copies_lib
@@ -183,10 +184,12 @@ class Draft:
 
   Attributes:
     kind: one of KINDS.
-    checkpoint: the model, for kinds model and mixed.
+    checkpoint: the model, for kinds model and mixed, and for paced ones.
     table: of n-grams, for kinds bigram and unigram.
     heads: file of them, for kinds of HEADS; of kind eagle or a folder.
     alpha: how often drafts are right, for kind simulated.
+    paced: simulated drafts take the steps of the draft model, too, and put
+      aside what it says: they cost what drafts of it do.
     gamma: tokens a round; at most, where they are copied; of a tree, its own
       depth counts.
     tree: rank paths, or a file of them, for kinds of TREES; "" is a chain. See
@@ -210,6 +213,7 @@ class Draft:
   table: str = "mini/bigram"
   heads: str = "mini/medusa"
   alpha: float | None = None
+  paced: bool = False
   gamma: int = 3
   tree: str = ""
   siblings: str = "top"
@@ -237,6 +241,8 @@ class Draft:
         "eagle": self.heads,
         "simulated": f"alpha={self.alpha}",
     }
+    if self.paced:
+      sources["simulated"] += f" at the cost of {self.checkpoint}"
     source = sources.get(self.kind)
     return f"{self.kind}:{source}" if source else self.kind
 
@@ -262,7 +268,7 @@ class Draft:
   def has_model(self) -> bool:
     """Whether a draft model is needed."""
     mixes = self.kind == "mixed" and self.mixed.model
-    return self.kind == "model" or mixes
+    return self.kind == "model" or mixes or self.paced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -426,6 +432,12 @@ class Experiment:
           "only draft.kind=simulated has it; give that kind or no alpha",
           self.draft.alpha,
       )
+      errors.require(
+          not self.draft.paced,
+          "draft.paced",
+          "only draft.kind=simulated has it; give that kind, or false",
+          self.draft.paced,
+      )
     if self.draft.copied or self.draft.kind == "mixed":
       self._check_copies()
     else:
@@ -457,6 +469,16 @@ class Experiment:
   def greedy(self) -> bool:
     """Whether requests take the argmax."""
     return self.sampling.temperature == 0 or self.sampling.top_p == 0
+
+  @property
+  def synthetic(self) -> str:
+    """What of a run is made up, in words; "" is nothing."""
+    parts = []
+    if self.target.checkpoint.startswith(published.RANDOM):
+      parts.append("random weights")
+    if self.draft.kind == "simulated":
+      parts.append("drafts that are right at a rate which was prescribed")
+    return " and ".join(parts)
 
   def _check_simulated(self) -> None:
     """Refuses what a simulated rate of acceptance does not go with."""

@@ -187,6 +187,7 @@ def test_limits(path, limits):
   assert f"{path}: give {high:,} or less" in refusal(*more, f"{at}{high + 1}")
 
 
+SIMULATED = ("--config.draft.kind=simulated", "--config.draft.alpha=0.8")
 # Another value of every option; that the runs obey is tested in test_run.
 VALUES = {
     "target.checkpoint": ("a/b", "a/b"),
@@ -195,6 +196,7 @@ VALUES = {
     "draft.table": ("a/b", "a/b"),
     "draft.heads": ("a/b", "a/b"),
     "draft.alpha": (".5", 0.5),
+    "draft.paced": ("true", True),
     "draft.gamma": ("4", 4),
     "draft.argmax": ("true", True),
     "draft.temperature": ("0.5", 0.5),
@@ -279,6 +281,7 @@ def test_options_arrive(path):
   # What goes with some drafts, or one rule, only.
   more = {
       "draft.alpha": ["--config.draft.kind=simulated"],
+      "draft.paced": list(SIMULATED),
       "draft.siblings": ["--config.draft.tree=[[0]]"],
       "verify.epsilon": ["--config.verify.rule=typical"],
       "verify.delta": ["--config.verify.rule=typical"],
@@ -303,14 +306,13 @@ def test_every_kind_has_a_builder():
   assert set(prepare.DRAFTS) == set(sections.KINDS)
 
 
-SIMULATED = ("--config.draft.kind=simulated", "--config.draft.alpha=0.8")
-
 
 @pytest.mark.parametrize(
     "arguments, part",
     (
         (SIMULATED[:1], "draft.alpha: simulated drafts need it; give a number"),
         (SIMULATED[1:], "draft.alpha: only draft.kind=simulated has it"),
+        (("--config.draft.paced=true",), "draft.paced: only draft.kind=sim"),
         (
             ("--config.draft.kind=bigram", SIMULATED[1]),
             "draft.alpha: only draft.kind=simulated has it",

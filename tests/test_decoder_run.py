@@ -265,7 +265,8 @@ def test_configs():
   assert command_line.read(
       ["run", "--config", f"{tiny.CONFIGS / GPT}:T1"]
   ).sampling.temperature == 1
-  trained = command_line.load(f"{tiny.CONFIGS / 'train_heads.py'}:ende_eagle")
+  heads = tiny.CONFIGS / "train_heads.py"
+  _, trained = command_line.load(f"{heads}:ende_eagle")
   for path in tiny.CONFIGS.glob("*_eagle*.py"):
     heads = command_line.read(["run", "--config", str(path)]).draft.heads
     named = f"{path.stem.removesuffix('2')}/heads.safetensors"

@@ -18,6 +18,7 @@ from specjax import pipeline
 from specjax import theory
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
+from specjax.drafters import model as model_drafter
 from specjax.drafters import simulated
 from specjax.settings import Settings
 from specjax.verify import token
@@ -287,3 +288,39 @@ def test_static_under_jit():
   params = [simulated.replay({0: (0, 1)}, alpha) for alpha in (0.2, 0.9)]
   assert jax.tree.structure(params[0]) == jax.tree.structure(params[1])
   assert drafter.reader == simulated.SimulatedDrafter(9).reader
+
+
+def test_a_source_is_stepped_and_put_aside():
+  """Texts and tallies are those without it; its own steps are taken."""
+  request = mocks.requests(GREEDY, [9])[0]
+  texts = plain_texts([request])
+  module, source_params = mocks.tiny_decoder("llama", vocabulary=V)
+  source = model_drafter.ModelDrafter(module, 3)
+  alone = decode(
+      simulated.SimulatedDrafter(3), simulated.replay(texts, 0.6), [request]
+  )
+  paced = decode(
+      simulated.SimulatedDrafter(3, source),
+      simulated.replay(texts, 0.6, source_params),
+      [request],
+  )
+  assert mocks.texts(paced) == mocks.texts(alone)
+  jax.tree.map(np.testing.assert_array_equal, paced.tallies, alone.tallies)
+  drafts = loop_lib.Loop(TARGET, source, token.TokenRule())
+  made = mocks.decode(
+      drafts,
+      TABLE,
+      source_params,
+      mocks.widen_eos(mocks.copies([request], 1, vocabulary=V, seed=0), 2),
+      40,
+  )
+  # What the source read is what it reads as a drafter: the text.
+  length = int(paced.length_B[0]) - 1
+  for a, b in zip(
+      jax.tree.leaves(paced.drafter.source.cache.key),
+      jax.tree.leaves(made.drafter.cache.key),
+  ):
+    np.testing.assert_allclose(
+        a[:, :, : length - 1], b[:, :, : length - 1], atol=1e-5
+    )
+    assert np.any(np.asarray(a) != 0)

@@ -45,6 +45,7 @@ KEYS = {
     "rule": None,
     "lossless": None,
     "drafter": None,
+    "synthetic": None,
     "sampling": {"temperature", "top_k", "top_p"},
     "commit": None,
     "config": {
@@ -254,6 +255,22 @@ def test_sampled_rows_are_not_compared():
   text = tables.text(report, details)
   assert "sampled: laws are tested by the test suite" in text
   assert "temperature 1" in text
+
+
+def test_what_is_made_up_is_told():
+  """Random weights say nothing, so no quality is theirs."""
+  config = dataclasses.replace(
+      measured().config,
+      target=sections.Target(checkpoint="random:flan-t5-xxl"),
+  )
+  assert report_lib.make(measured())[0]["synthetic"] == ""
+  report, details = report_lib.make(measured(config=config))
+  assert report["synthetic"] == "random weights"
+  assert set(report["quality"].values()) == {None}
+  assert "SYNTHETIC" in tables.text(report, details)
+  draft = sections.Draft(kind="simulated", alpha=0.5)
+  config = dataclasses.replace(config, draft=draft)
+  assert "a rate which was prescribed" in config.synthetic
 
 
 def test_without_drafts():

@@ -47,14 +47,17 @@ def config(name: str) -> base.Config:
   """The shape of a model by its name, public T5s without a network.
 
   Args:
-    name: one of those above, with or without RANDOM; or a folder, a shipped
-      model or a Hugging Face name whose files are here.
+    name: one of those above, with or without RANDOM and its owner; or a
+      folder, a shipped model or a Hugging Face name whose files are here.
 
   Raises:
     UserError: it is none of these.
   """
   name = name.removeprefix(RANDOM)
-  shape = (_V1_0 | _V1_1).get(name)
+  known = _V1_0 | _V1_1
+  full = {each.partition("/")[2]: each for each in known}
+  name = full.get(name, name)
+  shape = known.get(name)
   if shape is None:
     return _here(name)
   d_model, d_kv, d_ff, layers, heads = shape

@@ -3,9 +3,13 @@
 The target's own greedy output is replayed. Each drafted token is, for itself,
 right with probability alpha: the assumption of Eq. 1 (arXiv 2211.17192), made
 true for any target, random weights included. Verification is not touched.
+
+With a source of drafts its steps are taken, too, and what it says is put aside:
+so they cost what its drafts do, at any rate of acceptance.
 """
 
 import dataclasses
+from typing import Any
 
 from flax import struct
 import jax
@@ -26,12 +30,14 @@ class Replay:
     id_R: uint32, the requests' ids.
     text_RS: int32, prompt and plain decoding's new tokens, 0 beyond.
     end_R: int32, length of each.
+    source: parameters of the source whose steps are taken, if any.
   """
 
   alpha: jax.Array
   id_R: jax.Array
   text_RS: jax.Array
   end_R: jax.Array
+  source: Any = ()
 
 
 @struct.dataclass
@@ -40,14 +46,18 @@ class ReplayState:
 
   text_BS: jax.Array
   end_B: jax.Array
+  source: Any = ()
 
 
-def replay(texts: dict[int, tuple[int, ...]], alpha: float) -> Replay:
+def replay(
+    texts: dict[int, tuple[int, ...]], alpha: float, source: Any = ()
+) -> Replay:
   """What a SimulatedDrafter replays.
 
   Args:
     texts: request id -> prompt and plain decoding's new tokens.
     alpha: in [0, 1].
+    source: parameters of the drafter's source, where it has one.
   """
   text_RS = np.zeros((len(texts), max(map(len, texts.values()))), np.int32)
   for row_S, text in zip(text_RS, texts.values()):
@@ -57,6 +67,7 @@ def replay(texts: dict[int, tuple[int, ...]], alpha: float) -> Replay:
       id_R=jnp.asarray(list(texts), jnp.uint32),
       text_RS=jnp.asarray(text_RS),
       end_R=jnp.asarray([len(text) for text in texts.values()], jnp.int32),
+      source=source,
   )
 
 
@@ -71,19 +82,21 @@ class SimulatedDrafter(chain.Chain):
 
   Attributes:
     gamma: tokens a round.
+    source: whose steps are taken, a chain of as many tokens; None is nobody's.
 
   Raises:
     errors.UserError: gamma is out of its range.
   """
 
   gamma: int
+  source: chain.Chain | None = None
 
   kind = proposals.Kind.POINT
   argmax = False
 
   def prefill(self, params, context, *, prompt_width, slots):
     """Finds each row's text by its request's id."""
-    del prompt_width, slots
+    how = dict(prompt_width=prompt_width, slots=slots)
     same_BR = context.id_B[:, None] == params.id_R
     row_B = jnp.argmax(same_BR, axis=1)
     known_B = jnp.any(same_BR, axis=1) & context.sampling.greedy_B
@@ -93,6 +106,9 @@ class SimulatedDrafter(chain.Chain):
     return ReplayState(
         text_BS=jnp.pad(text_BS, ((0, 0), (0, missing))),
         end_B=jnp.where(known_B, params.end_R[row_B], 0),
+        source=self.source.prefill(params.source, context, **how)
+        if self.source
+        else (),
     )
 
   def propose(self, params, state, context, key_B, width):
@@ -106,13 +122,30 @@ class SimulatedDrafter(chain.Chain):
     right_BN = jnp.take_along_axis(
         state.text_BS, place_BN, axis=1, mode="clip"
     )
+    tokens_BN = corrupt(key_B, right_BN, params.alpha, width)
+    if self.source:
+      own, source = self.source.propose(
+          params.source, state.source, context, key_B, width
+      )
+      # It is always taken: but the compiler does not know.
+      tokens_BN = jnp.where(own.tokens_BN >= 0, tokens_BN, own.tokens_BN)
+      state = state.replace(source=source)
     proposal = proposals.Proposal(
-        tokens_BN=corrupt(key_B, right_BN, params.alpha, width),
+        tokens_BN=tokens_BN,
         count_B=jnp.where(follows_B, left_B, 0),
         law=None,
         kind=self.kind,
     )
     return proposal, state
+
+  def observe(self, params, state, tokens_BT, features, count_B, context):
+    """What the source makes of it."""
+    if not self.source:
+      return state
+    source = self.source.observe(
+        params.source, state.source, tokens_BT, features, count_B, context
+    )
+    return state.replace(source=source)
 
   @property
   def reader(self) -> "SimulatedDrafter":

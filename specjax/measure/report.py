@@ -7,6 +7,7 @@ from typing import Any, Mapping, Sequence
 from specjax import sections
 from specjax import theory
 from specjax import topology
+from specjax.checkpoints import published
 from specjax.data import metrics
 from specjax.data import tasks
 from specjax.measure import acceptance
@@ -102,6 +103,7 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
       "rule": rule.name,
       "lossless": rule.lossless,
       "drafter": config.draft.name if gamma else "none",
+      "synthetic": config.synthetic,
       "sampling": dataclasses.asdict(config.sampling),
       "commit": measured.where["commit"],
       "config": dataclasses.asdict(config),
@@ -177,10 +179,14 @@ def _break_even(measured: Measured) -> dict[str, Any] | None:
 
 
 def _quality(measured: Measured) -> dict[str, Any]:
-  """BLEU or ROUGE of both outputs; None where the task has no metric."""
+  """BLEU or ROUGE of both outputs.
+
+  None where the task has no metric, and where weights are random.
+  """
   metric = tasks.get_task(measured.config.data.task).metric
   references = [example.reference for example in measured.examples]
-  if not metric or not any(references):
+  said = not measured.config.target.checkpoint.startswith(published.RANDOM)
+  if not metric or not any(references) or not said:
     return {"plain": None, "speculative": None, "metric": None}
 
   def score(results):

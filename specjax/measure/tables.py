@@ -37,6 +37,9 @@ def _setting(report, details) -> Rows:
       ("device", report["device"], versions),
       ("target", config["target"]["checkpoint"], report["dtype"]),
       ("drafts", report["drafter"], shape(report)),
+      *[
+          ("SYNTHETIC", "", f"{report['synthetic']}: the figures are of speed")
+      ][: bool(report["synthetic"])],
       ("verification", report["rule"], "" if report["lossless"] else LOSSY),
       ("texts", texts(config), f"{details['rows']} rows"),
       ("sampling", sampling(report), f"batch {report['batch']}"),

@@ -224,7 +224,8 @@ def test_all_runs_every_script(everything):
   # Some need a model from elsewhere, one an environment of its own.
   assert {name for name, _ in calls} == (
       doors
-      - {"all", "document", "side_by_side", "spec_bench", "compiled"}
+      - {"all", "document", "side_by_side", "spec_bench", "compiled",
+         "full_size"}
   )
   assert calls[0] == ("table1", ("--config.decode.dtype=bfloat16",))
   assert calls[-1] == ("baseline", ("--dtype=bfloat16",))

@@ -1,5 +1,6 @@
 """Reports: keys, tables, pages, files."""
 
+import dataclasses
 import json
 import os
 import pathlib

@@ -37,6 +37,9 @@ CONFIGS = tuple(
     for task in ("ende", "cnndm")
     for draft in ("small", "base", "large")
 )
+# The same with drafts that learnt from references, as the paper's did.
+REFERENCES = tuple(f"{config},references" for config in CONFIGS)
+_ON_REFERENCES = " on references"
 TEMPERATURES = (0, 1)
 # Those that the search for the best gamma looks at.
 GAMMAS = tuple(range(1, 9))
@@ -50,7 +53,8 @@ class Pair:
 
   Attributes:
     task: "ende" of a config file ende_t5small.
-    draft: "small" of the same; where the name has no "_t5", the model's own.
+    draft: "small" of the same, or "small on references"; where the name has no
+      "_t5", the model's own.
     config: that it was read from.
   """
 
@@ -60,6 +64,11 @@ class Pair:
 
   def __str__(self):
     return f"{self.task} {self.draft}"
+
+  @property
+  def on_references(self) -> bool:
+    """Whether the draft learnt from references, and was not distilled."""
+    return self.draft.endswith(_ON_REFERENCES)
 
   def at(
       self,
@@ -170,7 +179,23 @@ def _read(file: str, arguments, changes: Sequence[str]) -> Pair:
   kind = config.draft.kind
   good = kind in _KINDS
   errors.require(good, "draft.kind", f"give one of {', '.join(_KINDS)}", kind)
-  task, _, draft = config.name.partition(":")[0].partition("_t5")
+  mesh = config.mesh
+  errors.require(
+      mesh == sections.Mesh(),
+      "mesh",
+      "leave it out: these scripts measure on one device",
+      dataclasses.asdict(mesh),
+  )
+  errors.require(
+      not config.draft.branches,
+      "draft.tree, draft.dynamic",
+      "leave them out: these scripts are about chains",
+      config.draft.name,
+  )
+  name, _, variant = config.name.partition(":")
+  task, _, draft = name.partition("_t5")
+  if draft and "references" in variant.split(","):
+    draft += _ON_REFERENCES
   own = kind if kind != "model" else config.draft.checkpoint
   return Pair(task, draft or pathlib.PurePath(own).name, config)
 
@@ -351,23 +376,26 @@ def rising(lines: Sequence[dict[str, Any]]) -> str:
   """In how many tasks and temperatures alpha rises from draft to draft.
 
   Args:
-    lines: task, temperature and alpha of each, smaller drafts first.
+    lines: task, draft, temperature and alpha of each, smaller drafts first.
 
   Returns:
-    A sentence, empty where no task has several drafts.
+    Sentences; none of drafts that no task has several of.
   """
-  alphas: dict[Any, list[float]] = {}
-  for line in lines:
-    key = line["task"], line["temperature"]
-    alphas.setdefault(key, []).append(line["alpha"])
-  several = [values for values in alphas.values() if len(values) > 1]
-  if not several:
-    return ""
-  rises = [values == sorted(set(values)) for values in several]
-  return (
-      f" alpha rises with the draft in {sum(rises)} of {len(rises)} pairs of"
-      " task and temperature."
-  )
+  out = ""
+  for ending in ("", _ON_REFERENCES):
+    alphas: dict[Any, list[float]] = {}
+    for line in lines:
+      if line["draft"].endswith(_ON_REFERENCES) == bool(ending):
+        key = line["task"], line["temperature"]
+        alphas.setdefault(key, []).append(line["alpha"])
+    several = [values for values in alphas.values() if len(values) > 1]
+    rises = [values == sorted(set(values)) for values in several]
+    if several:
+      out += (
+          f" alpha rises with the draft{ending} in {sum(rises)} of"
+          f" {len(rises)} pairs of task and temperature."
+      )
+  return out
 
 
 def spread(speedup: dict[str, float]) -> str:

@@ -173,8 +173,9 @@ def test_other_configs(run):
 
 
 def fake_alpha(source, temperature):
-  alpha = ALPHA[source.draft] + 0.01 * temperature
-  name = source.draft if "gram" in source.draft else f"t5-{source.draft}"
+  size = source.draft.partition(" ")[0]
+  alpha = ALPHA[size] + 0.01 * temperature
+  name = size if "gram" in size else f"t5-{size}"
   theirs = paper.find("table3", task=source.task, draft=name)
   return {
       "task": source.task,
@@ -201,19 +202,21 @@ def fake_count(pair):
 
 
 def test_table_3(run, monkeypatch):
-  """Unigram, bigram and three drafts, both tasks, both temperatures."""
+  """Unigram, bigram, three drafts of two kinds; both tasks, temperatures."""
   monkeypatch.setattr(table3, "alpha", fake_alpha)
   monkeypatch.setattr(table3, "count", fake_count)
   _, made, table = run(table3)
-  assert len(made["alphas"]) == 20 and len(made["counts"]) == 6
+  assert len(made["alphas"]) == 32 and len(made["counts"]) == 6
   assert row(table, "ende", "bigram")[2:6] == [
       "0.20", "0.200 +- 0.020", "0.19", "0.210 +- 0.020"
   ]
   assert row(table, "cnndm", "large", "0.74")[4] == "0.56"
-  assert "in 4 of 4 pairs" in table
+  assert "with the draft in 4 of 4 pairs" in table
+  assert "with the draft on references in 4 of 4 pairs" in table
   _, made, _ = run(table3, "--config.draft.table=")
+  sizes = "small", "base", "large"
   assert {line["draft"] for line in made["alphas"]} == {
-      "small", "base", "large"
+      *sizes, *(f"{size} on references" for size in sizes)
   }
 
 

@@ -243,6 +243,7 @@ def eagle_loop():
 SORTS = {
     "plain": lambda: PLAIN,
     "drafts": lambda: SPECULATIVE,
+    "encoder and decoder": lambda: T5_PAIR,
     "block": lambda: BLOCK,
     "tree": lambda: TREE,
     "mixed": lambda: MIXED,

@@ -215,6 +215,20 @@ def test_tails_are_drawn():
   assert 12 <= hits[1:].sum() <= 44
 
 
+def test_noise_has_its_tails(monkeypatch):
+  """The same: a block of the vocabulary is no tail, but a token in it is."""
+  asked, gumbel = [], jax.random.gumbel
+
+  def noted(*arguments, **how):
+    asked.append(how)
+    return gumbel(*arguments, **how)
+
+  monkeypatch.setattr(jax.random, "gumbel", noted)
+  key_B = jax.random.split(jax.random.key(0), 1)
+  sampling.draw(key_B, jnp.ones((1, 9)), jnp.zeros((1,), jnp.int32))
+  assert asked == [{"mode": "high"}]
+
+
 def test_greedy_rows_draw_the_argmax_and_others_keep_their_cut():
   logits = _normal(7, 2.0)[:, 0]
   law = enumeration.laws(logits, FILTERS)

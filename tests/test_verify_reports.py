@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from specjax import sampling
+from specjax.verify import block
 from specjax.verify import proposal as proposals
 from specjax.verify import token
 from tests import enumeration
@@ -91,6 +92,7 @@ def test_a_filtered_token_is_rejected_at_coin_zero(beta):
       rule, target, proposal, coin
   ).accepted_B
   assert accepted(TokenRule(lenience=beta)) == 0
+  assert accepted(block.BlockRule()) == 0
   assert accepted(rounds.Inclusive(lenience=beta)) == 1
 
 

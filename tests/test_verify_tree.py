@@ -222,7 +222,9 @@ def test_a_token_named_twice_has_its_share_once():
   np.testing.assert_allclose(left, [0, 0, 0.2, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [Kind.POINT, Kind.DISTINCT])
+@pytest.mark.parametrize(
+    "kind", [Kind.POINT, Kind.DISTINCT, Kind.INDEPENDENT]
+)
 def test_no_token_is_never_accepted(kind):
   """Nor one of which p is 0, even with coin 0."""
   q = None if kind is Kind.POINT else [0.0, 0.0, 0.0, 1.0]

@@ -19,6 +19,7 @@ import collections
 import json
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -109,6 +110,11 @@ def plain_end(code: int, said: str) -> list[str]:
   faults = [] if good else [f"exit code {code}"]
   if "Traceback" in said:
     faults.append(f"traceback: {said[-1500:]}")
+  lines = [line for line in re.split(r"[\r\n]+", said) if line.strip()]
+  # Bars are lines, too.
+  told = sum("interrupted" in line for line in lines)
+  if code == 130 and (told != 1 or "interrupted" not in lines[-1]):
+    faults.append(f"told {told} times: {said[-500:]}")
   return faults
 
 

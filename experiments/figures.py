@@ -37,7 +37,7 @@ from specjax.measure import tables
 from specjax.measure import weights
 
 NAME = "figures"
-GAMMAS = (1, 2, 3, 5, 7)
+GAMMAS = (1, 2, 4, 7)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _ENDE = pairs.CONFIGS[:3]
 _DRAW = {

@@ -43,6 +43,8 @@ _ON_REFERENCES = " on references"
 TEMPERATURES = (0, 1)
 # Those that the search for the best gamma looks at.
 GAMMAS = tuple(range(1, 9))
+# Of each step's timing, for the search alone.
+_REPEATS = 3
 _KINDS = ("model", "bigram", "unigram")
 _KEPT = ("milliseconds", "judged_by_position", "speedups", "alpha_positions")
 
@@ -325,10 +327,8 @@ def costs(chosen: Sequence[Pair], temperature: float) -> dict[str, Any]:
         steps_lib.middle(side, batch),
         False,
     )
-  with prepare.bar("steps", len(runs) * (measure.repeats + 1)) as bar:
-    seconds = steps_lib.interleave(
-        runs, measure.steps, measure.repeats, bar.update
-    )
+  with prepare.bar("steps", len(runs) * (_REPEATS + 1)) as bar:
+    seconds = steps_lib.interleave(runs, measure.steps, _REPEATS, bar.update)
   steps = {
       name: steps_lib.Steps.of(
           {

@@ -1,7 +1,7 @@
 """Tables 2 and 4 of the paper: expected and measured speed-up of its pairs.
 
     python -m experiments.table2_and_4
-    python -m experiments.table2_and_4 --config.decode.dtype=bfloat16
+    python -m experiments.table2_and_4 --config.decode.dtype=float32
     python -m experiments.table2_and_4 --config configs/ende_t5small.py
 
 Each pair at temperature 0 and 1, at the paper's gamma and at the best one: that

@@ -217,7 +217,7 @@ def draw(made: dict):
 
 
 def _parser() -> options.Parser:
-  return pairs.parser(NAME, __doc__, rows=60, timed_rows=8)
+  return pairs.parser(NAME, __doc__, rows=40, timed_rows=8)
 
 
 def work(argv: Sequence[str]) -> None:

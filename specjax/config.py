@@ -75,6 +75,8 @@ def paper_row(
     taught = "" if "references" in chosen else "_distilled"
     config.draft.checkpoint = f"mini/{draft}{taught}"
     config.draft.gamma = gamma_mini
+    # As its weights are stored.
+    config.decode.dtype = "bfloat16"
     config.data.task = {"ende": "mini_ende", "cnndm": "mini_summ"}[task]
     config.data.max_source_tokens = 256
     config.decode.max_new_tokens = {"ende": 96, "cnndm": 48}[task]

@@ -65,7 +65,7 @@ def test_paper_rows(task, draft):
   references = read(path=f"{path}:mini,references")
   assert references.draft.checkpoint == f"mini/{draft}"
   assert config.data.task == {"ende": "mini_ende", "cnndm": "mini_summ"}[task]
-  assert (config.decode.dtype, config.decode.batch) == ("float32", 1)
+  assert (config.decode.dtype, config.decode.batch) == ("bfloat16", 1)
   assert config.sampling.temperature == 1
 
 

@@ -99,8 +99,7 @@ def test_tokens(target, theirs):
   for text, other, row, turn in zip(texts, odd, plain, chat):
     own = split if other else as_it_is
     want = own(text)["input_ids"]
-    # A prompt does not end what the model is to go on with.
-    assert row == (want[:-1] if want[-1] == 2 else want), repr(text)
+    assert row == want, repr(text)
     assert turn == own(told(text))["input_ids"], repr(text)
     assert target.tokenizer.decode(want, skip_special=False) == own.decode(
         want, clean_up_tokenization_spaces=False

@@ -13,6 +13,7 @@ from tests import tiny
 @pytest.fixture(name="main")
 def fixture_main(tmp_path, monkeypatch):
   """Runs the script on a tiny Llama, in a folder of its own."""
+  (tmp_path / "models").mkdir()
   family = tiny.write_decoders(tmp_path / "models", tiny.LLAMA)
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(steps_lib, "measure", lambda *_, **how: test_bench.STEPS)

@@ -333,12 +333,12 @@ def test_figures(run, monkeypatch):
   monkeypatch.setattr(figures, "at_gamma", at_gamma)
   monkeypatch.setattr(rounds, "measure", fake_round)
   asked, made, table = run(figures, "--batch-rows=9")
-  assert len(made["gammas"]) == 15 and len(made["rounds"]) == 3
-  batches = asked[15:]
+  assert len(made["gammas"]) == 12 and len(made["rounds"]) == 3
+  batches = asked[12:]
   assert [config.decode.batch for config in batches] == [1, 2, 4, 8, 16, 32, 64]
   assert {config.measure.timed_rows for config in batches} == {9}
   assert [x.measure.steps for x in batches] == [25, 12, 6, 5, 5, 5, 5]
-  assert {config.measure.timed_rows for config in asked[:15]} == {8}
+  assert {config.measure.timed_rows for config in asked[:12]} == {8}
   assert [line["gamma"] for line in curves.last_of_each(made["gammas"])] == (
       [7] * 3
   )

@@ -18,7 +18,7 @@ ROOMS = (
     "hosts",
     "command_line",
     "config",
-    "measure",
+    "measure fetch",
     "sections",
     "data heads outputs",
     "checkpoints",

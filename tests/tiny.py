@@ -220,6 +220,7 @@ def arguments(
       "data.path": family["rows.jsonl"],
       "decode.max_new_tokens": 16,
       "decode.batch": 2,
+      "decode.dtype": "float32",
       "measure.repeats": 2,
       "measure.warmup": 1,
       "measure.steps": 2,

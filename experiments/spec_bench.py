@@ -8,11 +8,12 @@
 - agent: the same and trees that keep earlier responses, on the project's own
   edits, corrections and similar requests
 
-Greedy, batch 1, at most 128 tokens an answer, by specjax.bench, whose options
-of a config `--config.SECTION.KEY=VALUE` changes. Writes results/bench_LOAD.json
-and .md. Needs the extra gguf and SmolLM2's package. On two CPU cores agent
-takes half an hour, and copies some hours: it goes on where it was stopped, and
-`--first N` takes N prompts of each category.
+Greedy, batch 1, at most 128 tokens an answer, each decoded once by every kind
+of drafts, by specjax.bench; `--config.SECTION.KEY=VALUE` changes a config's
+options, such as measure.repeats. Writes results/bench_LOAD.json and .md. Needs
+the extra gguf and SmolLM2's package. On two CPU cores some twenty seconds a
+turn, so that agent takes most of an hour and all of Spec-Bench some: a run goes
+on where it was stopped, and `--first N` takes N prompts of each category.
 """
 
 import dataclasses
@@ -103,6 +104,7 @@ def work(argv: Sequence[str]) -> None:
       "specjax.bench",
       f"--config={load.config}",
       "--config.decode.max_new_tokens=128",
+      "--config.measure.repeats=1",
       *changes,
       f"--config.out={folder}",
       f"--prompts={arguments.prompts}",

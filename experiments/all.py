@@ -52,8 +52,6 @@ RUNS = (
 )
 _NOT_ON_PAIRS = lossless, baseline
 _WITHOUT_TEXTS = (predicted_c,)
-# The exit code of a door that Ctrl-C ended.
-_INTERRUPTED = 130
 
 
 def run(script, arguments: Sequence[str]) -> dict[str, Any]:
@@ -65,7 +63,7 @@ def run(script, arguments: Sequence[str]) -> dict[str, Any]:
   """
   began = time.perf_counter()
   code = script.main([script.__name__, *arguments])
-  if code == _INTERRUPTED:
+  if code == options.INTERRUPTED:
     raise KeyboardInterrupt
   if code:
     raise errors.UserError(f"{script.__name__} failed, see above")
@@ -147,4 +145,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv))
+  options.leave(main(sys.argv))

@@ -311,4 +311,4 @@ def _check_pictures() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv))
+  options.leave(main(sys.argv))

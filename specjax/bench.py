@@ -195,4 +195,4 @@ def _drafts(name: str, rest: Sequence[str]) -> sections.Draft:
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv))
+  options.leave(main(sys.argv))

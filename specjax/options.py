@@ -4,7 +4,7 @@
       return options.door("specjax.advise", _parser().format_help, work, argv)
 
     if __name__ == "__main__":
-      sys.exit(main(sys.argv))
+      options.leave(main(sys.argv))
 
 `Parser` is for those without a config: argparse, and a guess where an option
 is mistyped.
@@ -18,6 +18,22 @@ from typing import Any, Callable, Container, Mapping, NoReturn, Sequence
 
 from specjax import checks
 from specjax import errors
+
+# Exit code after Ctrl-C.
+INTERRUPTED = 130
+
+
+def leave(code: int) -> NoReturn:
+  """Ends the program with the exit code of its door.
+
+  After Ctrl-C at once: threads of libraries may be in the middle of something,
+  and some abort while Python takes itself down.
+  """
+  if code == INTERRUPTED:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 def door(
@@ -52,7 +68,7 @@ def door(
   except errors.UserError as error:
     line, code = str(error), 1
   except KeyboardInterrupt:
-    line, code = interrupted, 130
+    line, code = interrupted, INTERRUPTED
   except BrokenPipeError:
     # A reader such as head has seen enough.
     _stop_printing()

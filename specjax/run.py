@@ -86,4 +86,4 @@ def show_text(config: sections.Experiment) -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv))
+  options.leave(main(sys.argv))

@@ -468,4 +468,4 @@ def table(made: Estimate, chip: roofline.Chip, alpha: float) -> str:
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv))
+  options.leave(main(sys.argv))

@@ -357,4 +357,4 @@ def _ids(tokenizer, pairs):
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv))
+  options.leave(main(sys.argv))

@@ -226,4 +226,4 @@ def _write(path: pathlib.Path, text: str, ending: str = "") -> pathlib.Path:
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv))
+  options.leave(main(sys.argv))

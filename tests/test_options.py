@@ -105,3 +105,14 @@ def test_an_interrupt_among_the_imports_is_one_line(door, tmp_path):
   # A shell makes 130 of that.
   assert done.returncode == -signal.SIGINT
   assert done.stderr == b"interrupted\n"
+
+
+@pytest.mark.parametrize("code", (0, 1, 130))
+def test_after_ctrl_c_the_end_is_at_once(code, monkeypatch):
+  """Python's own way down is where threads of libraries abort."""
+  ended = []
+  monkeypatch.setattr(os, "_exit", ended.append)
+  with pytest.raises(SystemExit) as left:
+    options.leave(code)
+  assert left.value.code == code
+  assert ended == [130] * (code == 130)

@@ -178,4 +178,4 @@ def work(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv))
+  options.leave(main(sys.argv))

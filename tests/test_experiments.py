@@ -169,6 +169,8 @@ def test_values_are_checked(capsys):
         ("--config.decode.dtype=int8", "decode.dtype: give one of float32"),
         ("--config.decode.dtyp=x", "did you mean decode.dtype?"),
         ("--config.draft.kind=none", "draft.kind: give one of model, bigram"),
+        ("--config.mesh.model=2", "mesh: leave it out"),
+        ("--config.draft.tree=[[0]]", "draft.tree, draft.dynamic: leave them"),
         ("--config.draft.checkpoint=/no", "checkpoint: '/no' is no folder"),
     ],
 )

@@ -10,8 +10,10 @@
 is mistyped.
 """
 
+import _thread
 import argparse
 import difflib
+import functools
 import os
 import sys
 from typing import Any, Callable, Container, Mapping, NoReturn, Sequence
@@ -56,6 +58,8 @@ def door(
     argv: as sys.argv, the program's name first.
     interrupted: what Ctrl-C leaves behind.
   """
+  hook = sys.unraisablehook
+  sys.unraisablehook = functools.partial(_again, hook)
   try:
     if {"--help", "-h", "-help"} & set(argv[1:]):
       print(usage().rstrip())
@@ -77,8 +81,18 @@ def door(
     line, code = _refused(error), 1
   except MemoryError:
     line, code = "this machine has too little memory for it; give less", 1
+  finally:
+    sys.unraisablehook = hook
   print(f"{name}: {line}", file=sys.stderr)
   return code
+
+
+def _again(hook: Callable[[Any], None], unraisable: Any) -> None:
+  """Ctrl-C where Python lets nothing through, as in a callback, comes again."""
+  if issubclass(unraisable.exc_type, KeyboardInterrupt):
+    _thread.interrupt_main()
+  else:
+    hook(unraisable)
 
 
 def _refused(error: OSError) -> str:

@@ -116,3 +116,24 @@ def test_after_ctrl_c_the_end_is_at_once(code, monkeypatch):
     options.leave(code)
   assert left.value.code == code
   assert ended == [130] * (code == 130)
+
+
+def test_ctrl_c_in_a_callback_is_not_lost(capsys):
+  """Python only notes what is raised in a finaliser, say."""
+
+  class Stopped:
+
+    def __del__(self):
+      raise KeyboardInterrupt
+
+  def work(_):
+    made = Stopped()
+    del made
+    for _ in range(10**6):
+      pass
+    raise AssertionError("it went on")
+
+  before = sys.unraisablehook
+  assert options.door("mini", lambda: "", work, ["mini"]) == 130
+  assert capsys.readouterr().err == "mini: interrupted\n"
+  assert sys.unraisablehook is before

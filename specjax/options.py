@@ -16,6 +16,7 @@ import difflib
 import functools
 import os
 import sys
+import threading
 from typing import Any, Callable, Container, Mapping, NoReturn, Sequence
 
 from specjax import checks
@@ -90,7 +91,8 @@ def door(
 def _again(hook: Callable[[Any], None], unraisable: Any) -> None:
   """Ctrl-C where Python lets nothing through, as in a callback, comes again."""
   if issubclass(unraisable.exc_type, KeyboardInterrupt):
-    _thread.interrupt_main()
+    # Not from here, where nothing comes through either.
+    threading.Timer(0.01, _thread.interrupt_main).start()
   else:
     hook(unraisable)
 

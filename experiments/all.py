@@ -9,8 +9,8 @@ it was made with. Run again after an interruption, it goes on where it stood.
 Needs the extras parity and plot. `--rows` makes every table of so few texts, to
 try the scripts out; `--config.SECTION.KEY=VALUE` goes to those on pairs.
 
-Writes results/all.json and .md, too: how long each took: about an hour
-in all on two CPU cores.
+Writes results/all.json and .md, too: how long each took, about an hour in all
+on two CPU cores.
 """
 
 import functools

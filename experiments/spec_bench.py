@@ -11,8 +11,7 @@
 Greedy, batch 1, at most 128 tokens an answer, each decoded once by every kind
 of drafts, by specjax.bench; `--config.SECTION.KEY=VALUE` changes a config's
 options, such as measure.repeats. Writes results/bench_LOAD.json and .md. Needs
-the extra gguf and SmolLM2's package. On two CPU cores some twenty seconds a
-turn, so that agent takes most of an hour and all of Spec-Bench some: a run goes
+the extra gguf and SmolLM2's package. On two CPU cores it takes long: a run goes
 on where it was stopped, and `--first N` takes N prompts of each category.
 """
 

@@ -12,7 +12,7 @@ speed that this device reads memory with.
 
 Without --target and --draft: flan-t5-xxl with small, base and large on an
 accelerator (25 GB), flan-t5-base with small on a CPU. Writes
-results/full_size.json, .md and .png. A quarter of an hour on two CPU cores.
+results/full_size.json, .md and .png. A few minutes on two CPU cores.
 """
 
 import functools

@@ -50,11 +50,14 @@ _EAGLE = dict(
     depth=4,  # places of a draft that are judged on held-out answers
     weight=0.1,  # of the cross-entropy
     noise=0.1,  # of the states that it reads
+    places=0,  # of a micro-batch whose laws are compared; 0 is all
 )
 # Name -> its target, and the heads.
 _HEADS = {
     "smollm2_medusa": ("smollm2", _MEDUSA | dict(listed=8192, steps=1500)),
-    "smollm2_eagle": ("smollm2", _EAGLE | dict(steps=1500)),
+    "smollm2_eagle": (
+        "smollm2", _EAGLE | dict(steps=1500, places=128, evaluate_every=500)
+    ),
     "ende_medusa": ("ende", _MEDUSA | dict(steps=3000)),
     "ende_eagle": ("ende", _EAGLE | dict(steps=3000)),
     "ende_medusa2": (

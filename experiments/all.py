@@ -44,7 +44,7 @@ RUNS = (
     (table3, (), 8),
     (table5, (), 5),
     (bigger_draft, (), 3),
-    (figures, (), 12),
+    (figures, (), 13),
     (predicted_c, (), 0.1),
     (lossless, ("--rows=25",), 3.5),
     (baseline, ("--dtype=float32",), 2),

@@ -3,7 +3,8 @@
     python -m experiments.figures
     python -m experiments.figures --config configs/ende_t5small.py
 
-Greedy, on the task of the first config:
+Greedy, on the task of the first config; a round of every config, and of each
+task's first draft at temperature 1, too:
 
 - figures_gamma.png: speed-up against gamma of every draft: Theorem 3.8, the
   same with the measured v, and measured
@@ -17,8 +18,8 @@ Greedy, on the task of the first config:
   and what a whole round takes besides; their sum is held against a round of the
   loop
 
-Writes those, results/figures.json and results/figures.md. About eleven minutes
-on two CPU cores.
+Writes those, results/figures.json and results/figures.md. About thirteen
+minutes on two CPU cores.
 """
 
 import functools
@@ -39,7 +40,6 @@ from specjax.measure import weights
 NAME = "figures"
 GAMMAS = (1, 2, 4, 7)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-_ENDE = pairs.CONFIGS[:3]
 _DRAW = {
     "gamma": curves.gamma,
     "operations": curves.operations,
@@ -180,7 +180,9 @@ def _over_batch(lines: Sequence[dict]) -> list[str]:
 def _of_a_round(lines: Sequence[dict]) -> list[str]:
   cells = [
       [
+          line["task"],
           line["draft"],
+          line["temperature"],
           line["gamma"],
           *(_number(value, 3) for value in line["milliseconds"].values()),
           f"{rounds.ratio(line):.3f} ({line['sum_over_round'][0]:.3f} to"
@@ -201,7 +203,8 @@ def _of_a_round(lines: Sequence[dict]) -> list[str]:
           " timed together."
       ],
       results.table(
-          "draft | gamma | drafts | verify | sharing | rest | sum | round |"
+          "task | draft | T | gamma | drafts | verify | sharing | rest | sum |"
+          " round |"
           " sum over round | loop's overhead",
           cells,
       ),
@@ -222,9 +225,9 @@ def _parser() -> options.Parser:
 
 def work(argv: Sequence[str]) -> None:
   """Runs, prints and writes."""
-  arguments, script, chosen = pairs.start(_parser(), NAME, argv, _ENDE)
-  first = chosen[0]
-  chosen = pairs.by_task(chosen)[first.task]
+  arguments, script, given = pairs.start(_parser(), NAME, argv)
+  first, of_task = given[0], pairs.by_task(given)
+  chosen = of_task[first.task]
   gammas = {
       f"{pair.draft} gamma {gamma}": functools.partial(at_gamma, pair, gamma)
       for pair in chosen
@@ -236,9 +239,13 @@ def work(argv: Sequence[str]) -> None:
       )
       for batch in BATCHES
   }
+  taken = [(pair, 0) for pair in given]
+  taken += [(pairs_of[0], 1) for pairs_of in of_task.values()]
   apart = {
-      f"{pair.draft} round": functools.partial(rounds.measure, pair)
-      for pair in chosen
+      f"{pair.task} {pair.draft} {temperature} round": functools.partial(
+          rounds.measure, pair, temperature
+      )
+      for pair, temperature in taken
   }
   made = script.cells(gammas | batches | apart)
   script.write(

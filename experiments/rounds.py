@@ -27,9 +27,9 @@ _PARTS = {
 }
 
 
-def measure(pair: pairs.Pair) -> dict[str, Any]:
+def measure(pair: pairs.Pair, temperature: float = 0) -> dict[str, Any]:
   """Milliseconds of the parts of a round, of their sum, and of the round."""
-  setup = pairs.setup(pair.at(0))
+  setup = pairs.setup(pair.at(temperature))
   side, options = setup.speculative, setup.config.measure
   batches = [group.batch for group in setup.groups(options.timed_rows)]
   state = steps_lib.middle(side, batches[len(batches) // 2])
@@ -77,7 +77,9 @@ def measure(pair: pairs.Pair) -> dict[str, Any]:
     took = {k: statistics.mean(v[mine]) for k, v in turn.seconds.items()}
     found.append(parts(took, decoding / passes))
   return {
+      "task": pair.task,
       "draft": pair.draft,
+      "temperature": temperature,
       "gamma": gamma,
       "milliseconds": {
           key: 1e3 * statistics.median(one[key] for one in found)
@@ -148,6 +150,9 @@ def draw(lines: Sequence[dict[str, Any]]):
     bottom = [a + b for a, b in zip(bottom, values)]
   whole = [line["milliseconds"]["round"] for line in lines]
   panel.bar(right, whole, 0.38, color="saddlebrown", label="a round, whole")
-  panel.set_xticks(places, [line["draft"] for line in lines])
+  panel.set_xticks(
+      places,
+      [f"{x['task']}\n{x['draft']}\nT = {x['temperature']}" for x in lines],
+  )
   panel.set_ylabel("milliseconds")
   return figure

@@ -10,6 +10,7 @@ training.heads' matter.
 """
 
 import dataclasses
+import functools
 import pathlib
 import sys
 from typing import Sequence
@@ -155,6 +156,7 @@ def train_config(
   """The frozen form of the config's section on model `name`."""
   entry = config.models[name]
   check_shape(name, entry)
+  own = functools.partial(_own, config, name)
   return loop.TrainConfig(
       name=name,
       objective=objective.Objective(
@@ -179,12 +181,12 @@ def train_config(
           other_rate=config.other_rate,
           warmup=config.warmup,
           steps=entry.steps,
-          decay=config.decay,
+          decay=own("decay"),
           weight_decay=config.weight_decay,
       ),
       batch=batches.BatchConfig(
-          source_lengths=tuple(config.source_lengths),
-          target_lengths=tuple(config.target_lengths),
+          source_lengths=tuple(own("source_lengths")),
+          target_lengths=tuple(own("target_lengths")),
           cost=config.cost,
       ),
       micro_batches=config.micro_batches,
@@ -222,6 +224,16 @@ def check_options(config) -> None:
     resolve.find(config.teacher, hint="")
 
 
+def _own(config, name: str, key: str):
+  """An option as a model has it, or else as the config has it for all."""
+  return config.models[name].get(key, config[key])
+
+
+_NOT_OF_SHAPE = (
+    "distilled", "start", "decay", "source_lengths", "target_lengths",
+)
+
+
 def check_shape(name: str, entry) -> None:
   """Refuses a model's section whose numbers are none.
 
@@ -229,7 +241,7 @@ def check_shape(name: str, entry) -> None:
     errors.UserError: a field is no number, or below 1.
   """
   for field, value in entry.items():
-    good = checks.is_whole(value, 1) or field in ("distilled", "start")
+    good = checks.is_whole(value, 1) or field in _NOT_OF_SHAPE
     errors.require(good, f"models.{name}.{field}", "give 1 or more", value)
 
 
@@ -247,7 +259,7 @@ def train_one(
         config.teacher or str(pathlib.Path(config.out) / "target" / "hf"),
         hint="train the target first: --config configs/train_mini.py:target",
     )
-    pairs = teacher_pairs(config, teacher, material)
+    pairs = teacher_pairs(config, name, teacher, material)
     if not config.divergence_weight:
       teacher = None  # It has said all it has to say.
   run = dataclasses.replace(
@@ -314,7 +326,9 @@ def first_weights(config, name: str):
   return found.params, [texts.digest_of_files(files)]
 
 
-def teacher_pairs(config, teacher: checkpoints.Checkpoint, material: Material):
+def teacher_pairs(
+    config, name: str, teacher: checkpoints.Checkpoint, material: Material
+):
   """The train split's source ids with what the teacher makes of them.
 
   Without temperatures, with the references: only the loss is the teacher's.
@@ -333,8 +347,8 @@ def teacher_pairs(config, teacher: checkpoints.Checkpoint, material: Material):
   for temperature in config.teacher_temperatures:
     writing = texts.Writing(
         temperature,
-        max_new_tokens=max(config.target_lengths),
-        max_source_tokens=max(config.source_lengths),
+        max_new_tokens=max(_own(config, name, "target_lengths")),
+        max_source_tokens=max(_own(config, name, "source_lengths")),
     )
     with tqdm.tqdm(
         total=len(texts_read),

@@ -308,10 +308,12 @@ def test_bigger_draft_takes_two(capsys, tmp_path):
   assert "give each task and draft once" in capsys.readouterr().err
 
 
-def fake_round(pair):
+def fake_round(pair, temperature):
   parts = {"drafts": 1.0, "verify": 3.0, "sharing": 0.5, "rest": 0.5}
   return {
+      "task": pair.task,
       "draft": pair.draft,
+      "temperature": temperature,
       "gamma": 3,
       "milliseconds": parts | {"sum": 5.0, "round": 5.1},
       "sum_over_round": [0.9, 0.97, 1.2],
@@ -333,7 +335,10 @@ def test_figures(run, monkeypatch):
   monkeypatch.setattr(figures, "at_gamma", at_gamma)
   monkeypatch.setattr(rounds, "measure", fake_round)
   asked, made, table = run(figures, "--batch-rows=9")
-  assert len(made["gammas"]) == 12 and len(made["rounds"]) == 3
+  assert len(made["gammas"]) == 12
+  # Every config greedily, and the first draft of both tasks sampled.
+  temperatures = [line["temperature"] for line in made["rounds"]]
+  assert temperatures == [0] * 6 + [1] * 2
   batches = asked[12:]
   assert [config.decode.batch for config in batches] == [1, 2, 4, 8, 16, 32, 64]
   assert {config.measure.timed_rows for config in batches} == {9}
@@ -344,7 +349,7 @@ def test_figures(run, monkeypatch):
   )
   assert row(table, "small", "0.40")[2:] == ["0.50 of 9"] * 6 + ["- of 0"]
   assert "Their sum is within 5% of a round of the loop" in table
-  of_a_round = row(table, "small", "3", "1.000")
+  of_a_round = row(table, "ende", "small", "0", "3", "1.000")
   assert of_a_round[-2:] == ["0.970 (0.900 to 1.200)", "4.2%"]
   assert row(table, "t5-large", "7") == [
       "t5-large", "7", "2.5", "2.50", "1.7"

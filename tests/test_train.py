@@ -72,8 +72,11 @@ def get_config():
     entry.update(encoder=1, decoder=1, steps=2)
   config.models.small_distilled.start = "target"
   config.update(warmup=1, micro_batches=1, cost=400, held_out_rows=4)
-  config.update(source_lengths=(32,), target_lengths=(16,), quality_rows=2)
+  for section in (config, config.models.target):
+    section.update(source_lengths=(32,), target_lengths=(16,))
+  config.quality_rows = 2
   config.update(teacher_temperatures=(0.0,), teacher_rows=30)
+  config.divergence_weight = 0.9
   return config
 """
 

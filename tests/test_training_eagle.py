@@ -1,5 +1,6 @@
 """What EAGLE's heads learn, and from where."""
 
+import dataclasses
 import functools
 
 import jax
@@ -165,7 +166,7 @@ def test_what_counts():
   drafts = lambda: list(
       objective._drafts(pair, params, batch, states_BTD, 1)
   )
-  ((_, _, label_BT, known_BT),) = jax.jit(drafts)()
+  ((_, label_BT, known_BT),) = jax.jit(drafts)()
   # Place t reads token t + 1, and is to give token t + 2.
   np.testing.assert_array_equal(label_BT[:, :-1], batch.ids_BT[:, 2:])
   np.testing.assert_array_equal(known_BT[:, :-1], batch.answer_BT[:, 2:])
@@ -255,10 +256,36 @@ def test_losses_by_hand():
     np.testing.assert_allclose(sums[name], (want * known_BT).sum(), rtol=1e-4)
 
 
+def test_laws_of_some_places():
+  """Drawn anew each time, and in the mean the sums over all."""
+  module, params = KINDS["llama"]()
+  objective, batch = Objective(SHAPE, module.config), batch_of("llama")
+  head = objective.init(jax.random.key(3))
+  some = dataclasses.replace(objective, places=5, noise=0.0)
+  every = dataclasses.replace(objective, noise=0.0)
+  whole = sums_of(every, head, params, batch)
+  number_B = batch.number_B
+  drawn = [
+      sums_of(some, head, params, batch._replace(number_B=number_B + i))
+      for i in range(200)
+  ]
+  for name in ("cross_entropy", "overlap", "loss"):
+    values = np.array([sums[name] for sums in drawn])
+    error = values.std() / np.sqrt(len(values))
+    assert error > 0
+    assert abs(values.mean() - whole[name]) < 4 * error
+  for sums in drawn:
+    np.testing.assert_array_equal(sums["feature"], whole["feature"])
+  # Held-out figures are of all places; so are those of short batches.
+  for other in (some.held, dataclasses.replace(every, places=1000)):
+    sums = sums_of(other, head, params, batch)
+    np.testing.assert_allclose(sums["overlap"], whole["overlap"], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [(dict(depth=0), "depth"), (dict(weight=-1), "weight"),
-     (dict(noise=True), "noise")],
+     (dict(noise=True), "noise"), (dict(places=-1), "places")],
 )
 def test_wrong_values_are_refused(options, field):
   with pytest.raises(errors.UserError, match=f"^{field}: "):

@@ -8,6 +8,10 @@ and token t + 1; both are turned to laws by the target's own output matrix.
 What is learnt are the states that answers are drafted from: f'_{t+1} gives
 token t + 2, so it counts where the target wrote that one. Uniform noise on f_t
 prepares a head for its own errors, on which it goes on.
+
+The output matrix is most of the arithmetic where a head is small beside its
+vocabulary (SmolLM2's: six parts in seven). So the cross-entropy may be of some
+places of each batch, drawn anew each time: an estimate without bias.
 """
 
 import dataclasses
@@ -41,6 +45,7 @@ class Objective:
     depth: places of a draft that are judged on held-out texts.
     weight: of the cross-entropy.
     noise: of f_t the most, in texts of 512 tokens.
+    places: of a batch whose laws are compared while learning; 0 is all.
     judges: no noise, and acceptance by position: for held-out texts.
 
   Raises:
@@ -52,6 +57,7 @@ class Objective:
   depth: int = 4
   weight: float = 0.1
   noise: float = 0.1
+  places: int = 0
   judges: bool = False
 
   # It learns along the prompts, too, from states and sources; the target stays.
@@ -64,6 +70,12 @@ class Objective:
         "depth",
         "give a whole number from 1 to 16",
         self.depth,
+    )
+    errors.require(
+        checks.is_whole(self.places),
+        "places",
+        "give 0 (all) or more",
+        self.places,
     )
     for field in ("weight", "noise"):
       value = getattr(self, field)
@@ -135,31 +147,21 @@ class Objective:
         states_BTD + noise_BTD,
         self.depth if self.judges else 1,
     )
-    hidden_BTD, logits_BTV, label_BT, known_BT = next(drafts)
+    hidden_BTD, label_BT, known_BT = next(drafts)
     total = lambda value_BT: jnp.sum(value_BT * known_BT).astype(jnp.float32)
     true_BTD = states_BTD[:, 1:]
     feature_BT = jnp.mean(optax.losses.huber_loss(hidden_BTD, true_BTD), -1)
-    log_p_BTV = jax.nn.log_softmax(model.logits(pair, true_BTD))
-    log_q_BTV = jax.nn.log_softmax(logits_BTV)
-    p_BTV = jnp.exp(log_p_BTV)
-    cross_BT = -jnp.sum(p_BTV * log_q_BTV, axis=-1)
-    overlap_BT = jnp.sum(jnp.minimum(p_BTV, jnp.exp(log_q_BTV)), axis=-1)
-    out = {
-        "tokens": total(1.0),
-        "loss": total(feature_BT + self.weight * cross_BT),
-        "feature": total(feature_BT),
-        "cross_entropy": total(cross_BT),
-        "overlap": total(overlap_BT),
-    }
+    out = {"tokens": total(1.0), "feature": total(feature_BT)}
+    out |= self._laws(pair, batch, true_BTD, hidden_BTD, known_BT)
+    out["loss"] = out["feature"] + self.weight * out["cross_entropy"]
     if not self.judges:
       return out
     reached_BT = True
-    first = hidden_BTD, logits_BTV, label_BT, known_BT
-    for m, (_, logits_BTV, label_BT, known_BT) in enumerate(
-        [first, *drafts], 1
-    ):
+    first = hidden_BTD, label_BT, known_BT
+    for m, (hidden_BTD, label_BT, known_BT) in enumerate([first, *drafts], 1):
+      drafted_BT = jnp.argmax(model.logits(pair, hidden_BTD), axis=-1)
       judged_BT = known_BT & reached_BT
-      reached_BT = judged_BT & (jnp.argmax(logits_BTV, axis=-1) == label_BT)
+      reached_BT = judged_BT & (drafted_BT == label_BT)
       out[f"reached_{m}"] = jnp.sum(judged_BT).astype(jnp.float32)
       out[f"accepted_{m}"] = jnp.sum(reached_BT).astype(jnp.float32)
     return out
@@ -191,9 +193,10 @@ class Objective:
     pair = self.model.params(params, target_params)
     states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
     found, known = [], []
-    for _, logits_BTV, label_BT, known_BT in self._drafts(
+    for hidden_BTD, label_BT, known_BT in self._drafts(
         pair, target_params, batch, states_BTD, self.depth
     ):
+      logits_BTV = self.model.logits(pair, hidden_BTD)
       own_BT1 = jnp.take_along_axis(logits_BTV, label_BT[..., None], axis=-1)
       rank_BT = jnp.sum(logits_BTV > own_BT1, axis=-1)
       at_BTC = known_BT[..., None] & (rank_BT[..., None] == jnp.arange(ranks))
@@ -201,12 +204,41 @@ class Objective:
       known.append(jnp.sum(known_BT))
     return jnp.stack(found), jnp.stack(known)
 
+  def _laws(self, pair, batch, true_BTD, hidden_BTD, known_BT):
+    """Sums of cross-entropy and of overlap, or estimates from some places."""
+    flat = lambda array: array.reshape(1, -1, *array.shape[2:])
+    true_BTD, hidden_BTD, counts_BT = map(
+        flat, (true_BTD, hidden_BTD, known_BT.astype(jnp.float32))
+    )
+    if not self.judges and 0 < self.places < counts_BT.size:
+      drawn_BT = counts_BT * (
+          1 + jax.random.uniform(_key(batch, "places"), counts_BT.shape)
+      )
+      drawn_BT, place_BT = jax.lax.top_k(drawn_BT, self.places)
+      chosen = lambda array: jnp.take(array, place_BT[0], axis=1)
+      true_BTD, hidden_BTD = map(chosen, (true_BTD, hidden_BTD))
+      among_BT = (drawn_BT > 0).astype(jnp.float32)
+      share = jnp.sum(among_BT) / jnp.maximum(jnp.sum(counts_BT), 1)
+      counts_BT = among_BT / jnp.maximum(share, 1e-9)
+    laws = lambda hidden_BTD: jax.nn.log_softmax(
+        self.model.logits(pair, hidden_BTD)
+    )
+    log_p_BTV, log_q_BTV = laws(true_BTD), laws(hidden_BTD)
+    p_BTV = jnp.exp(log_p_BTV)
+    cross_BT = -jnp.sum(p_BTV * log_q_BTV, axis=-1)
+    overlap_BT = jnp.sum(jnp.minimum(p_BTV, jnp.exp(log_q_BTV)), axis=-1)
+    return {
+        "cross_entropy": jnp.sum(cross_BT * counts_BT),
+        "overlap": jnp.sum(overlap_BT * counts_BT),
+    }
+
   def _noise(self, batch, shape):
     """Of each text by its own length; another in each epoch."""
     length_B1 = _length(batch.answer_BT)[:, None, None]
     spread_BTD = self.noise * _NOISE_LENGTH / jnp.maximum(length_B1, 1)
-    key = jax.random.fold_in(jax.random.key(0), batch.number_B[0])
-    return spread_BTD * jax.random.uniform(key, shape, minval=-1, maxval=1)
+    return spread_BTD * jax.random.uniform(
+        _key(batch, "noise"), shape, minval=-1, maxval=1
+    )
 
   def _drafts(
       self, pair: eagle.EagleParams, target_params, batch, states_BTD, depth
@@ -219,7 +251,7 @@ class Objective:
     on.
 
     Yields:
-      hidden_BTD, logits_BTV, the token that it is to give, does that count.
+      hidden_BTD, the token that it is to give, does that count.
     """
     model, ids_BT = self.model, jnp.asarray(batch.ids_BT)
     rows, places = ids_BT.shape[0], ids_BT.shape[1] - 1
@@ -242,7 +274,6 @@ class Objective:
       hidden_BTD, cache = model.read(pair, query, hidden_BTD, cache, memory)
       yield (
           hidden_BTD,
-          model.logits(pair, hidden_BTD),
           _later(ids_BT, m + 1)[:, :places],
           _later(jnp.asarray(batch.answer_BT), m + 1)[:, :places],
       )
@@ -272,7 +303,17 @@ def make(entry, target: checkpoints.Checkpoint) -> Objective:
       entry.depth,
       entry.weight,
       entry.noise,
+      entry.places,
   )
+
+
+_PURPOSES = ("noise", "places")
+
+
+def _key(batch, purpose: str):
+  """A key of this batch of a run, and of what is drawn."""
+  key = jax.random.key(_PURPOSES.index(purpose))
+  return jax.random.fold_in(key, batch.number_B[0])
 
 
 def _length(answer_BT):

@@ -156,7 +156,7 @@ def check_options(config) -> None:
 
 def run_config(config, name: str, objective) -> loop.TrainConfig:
   """The frozen form of the config's section on some heads."""
-  # Heads may have rates and a warm-up of their own.
+  # Heads may have rates, a warm-up and so on of their own.
   own = lambda key: config.heads[name].get(key, config[key])
   return loop.TrainConfig(
       name=name,
@@ -180,7 +180,7 @@ def run_config(config, name: str, objective) -> loop.TrainConfig:
       micro_batches=config.micro_batches,
       seed=config.seed,
       out=pathlib.Path(config.out),
-      evaluate_every=config.evaluate_every,
+      evaluate_every=own("evaluate_every"),
       checkpoint_every=config.checkpoint_every,
   )
 

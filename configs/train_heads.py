@@ -58,8 +58,8 @@ _HEADS = {
     "smollm2_eagle": (
         "smollm2", _EAGLE | dict(steps=1500, places=128, evaluate_every=500)
     ),
-    "ende_medusa": ("ende", _MEDUSA | dict(steps=3000)),
-    "ende_eagle": ("ende", _EAGLE | dict(steps=3000)),
+    "ende_medusa": ("ende", _MEDUSA | dict(steps=3000, cost=260)),
+    "ende_eagle": ("ende", _EAGLE | dict(steps=3000, places=160)),
     "ende_medusa2": (
         "ende",
         _MEDUSA

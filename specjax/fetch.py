@@ -6,6 +6,7 @@ from typing import Sequence
 
 from specjax import errors
 from specjax import sections
+from specjax import shipped
 from specjax import writing
 from specjax.checkpoints import eagle as eagle_file
 from specjax.checkpoints import heads as heads_file
@@ -114,8 +115,8 @@ def contents(config: sections.Experiment) -> dict[str, list[int]]:
     paths.append(_heads_file(draft))
   if draft.copied == "suffix" and draft.suffix.load:
     paths.append(responses.find(draft.suffix.load))
-  if os.path.isfile(os.path.expanduser(draft.tree)):
-    paths.append(os.path.expanduser(draft.tree))
+  if tree := shipped.find(draft.tree, ".json"):
+    paths.append(tree)
   found = {}
   for path in map(pathlib.Path, paths):
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:

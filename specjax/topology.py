@@ -6,12 +6,11 @@ first choice below the root. The root is the text's newest token, and no node.
 
 import dataclasses
 import functools
-import os
-import pathlib
 from typing import Iterable
 
 from specjax import checks
 from specjax import errors
+from specjax import shipped
 from specjax import strict_json
 
 # The most nodes, the deepest path and the highest rank.
@@ -108,6 +107,8 @@ def chain(gamma: int) -> Topology:
 def read(text: str) -> Topology:
   """Paths as JSON, or a file that has them as its "paths".
 
+  A file that ships with the package goes by its name, such as mini/medusa_tree.
+
   >>> read("[[0], [1], [0, 0]]").parents
   (-1, -1, 0)
 
@@ -116,14 +117,14 @@ def read(text: str) -> Topology:
   """
   if text.lstrip().startswith("["):
     return _paths(text, text)
-  path = os.path.expanduser(text)
-  if not os.path.isfile(path):
+  path = shipped.find(text, ".json")
+  if path is None:
     raise errors.UserError(
         f"tree: {errors.shown(text)} is no file here; give one from python -m"
         ' specjax.tree, or paths such as "[[0], [1], [0, 0]]"'
     )
   try:
-    content = pathlib.Path(path).read_text(encoding="utf-8")
+    content = path.read_text(encoding="utf-8")
   except (OSError, UnicodeDecodeError) as error:
     raise errors.UserError(
         f"tree: {errors.shown(text)} can't be read ({error})"

@@ -85,7 +85,7 @@ def test_names_that_are_none(name):
 def test_shipped_models(folder, monkeypatch, tmp_path):
   """Found in the package wherever it is started."""
   shutil.copytree(folder, tmp_path / "assets" / "mini" / "target")
-  monkeypatch.setattr(resolve_lib.files, "ASSETS", tmp_path / "assets")
+  monkeypatch.setattr(resolve_lib.shipped, "ASSETS", tmp_path / "assets")
   monkeypatch.chdir(tmp_path.parent)
   found = resolve_lib.resolve("mini/target", hint=HINT)
   assert found == tmp_path / "assets" / "mini" / "target"

@@ -291,7 +291,7 @@ def test_no_such_table(tokenizer, name):
 
 def test_shipped_tables(tokenizer, tmp_path, monkeypatch):
   """Found by name under the package's assets."""
-  monkeypatch.setattr(files.files, "ASSETS", tmp_path / "assets")
+  monkeypatch.setattr(files.shipped, "ASSETS", tmp_path / "assets")
   path = tmp_path / "assets" / "mini" / "bigram.safetensors"
   files.save(path, counted(tokenizer))
   assert files.find("mini/bigram") == path

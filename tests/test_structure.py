@@ -32,7 +32,7 @@ ROOMS = (
     "settings",
     "search",
     "hub kept options pictures programs topology",
-    "strict_json writing",
+    "strict_json shipped writing",
     "errors",
     "checks",
     "overlap roofline",

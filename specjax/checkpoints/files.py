@@ -1,7 +1,6 @@
 """Files of a model's directory: JSON, shard indices, writing in one step."""
 
 import contextlib
-from importlib import resources
 import os
 import pathlib
 import re
@@ -17,11 +16,8 @@ from specjax import strict_json
 from specjax import writing
 from specjax.errors import line, reason, shown, UserError
 
-# What ships with the package.
-ASSETS = pathlib.Path(str(resources.files("specjax"))) / "assets"
 PICKLES = "pytorch_model*.bin"
 _T = TypeVar("_T")
-_SHIPPED = re.compile(r"\w[\w-]*/\w[\w.-]*")
 _AGAIN = ": delete it and fetch it again"
 # What a model's directory is made of here; nothing else is ever replaced.
 _OURS = re.compile(
@@ -132,18 +128,6 @@ def read_index(path, suffix: str) -> dict[str, set[str]]:
       )
     shards.setdefault(file, set()).add(name)
   return shards
-
-
-def find_shipped(name: str) -> pathlib.Path | None:
-  """A file by its path, or by a shipped name such as mini/bigram; or None."""
-  # os.path takes any name, however odd or long; pathlib does not.
-  path = os.path.expanduser(name)
-  if os.path.isfile(path):
-    return pathlib.Path(path)
-  if _SHIPPED.fullmatch(name):
-    path = ASSETS / f"{name}.safetensors"
-    return path if os.path.isfile(path) else None
-  return None
 
 
 def write_tensors(path, tensors, metadata: Mapping[str, str]) -> None:

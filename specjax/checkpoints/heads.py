@@ -17,6 +17,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from specjax import shipped
 from specjax import strict_json
 from specjax.checkpoints import families
 from specjax.checkpoints import files
@@ -96,7 +97,7 @@ def find(name: str) -> pathlib.Path:
   Raises:
     UserError: there is none; one line.
   """
-  if found := files.find_shipped(name):
+  if found := shipped.find(name):
     return found
   raise UserError(
       f"heads: {shown(name)} is no file here; give one that {MAKER} wrote"

@@ -11,7 +11,9 @@ import pathlib
 
 import jax.numpy as jnp
 import numpy as np
+import safetensors
 
+from specjax import shipped
 from specjax.checkpoints import files
 from specjax.checkpoints import tokenizer as tokenizer_lib
 from specjax.drafters import ngram
@@ -99,11 +101,12 @@ def find(name: str) -> pathlib.Path:
   Raises:
     UserError: there is none; one line.
   """
-  if found := files.find_shipped(name):
+  if found := shipped.find(name):
     return found
   known = sorted(
       f"{path.parent.name}/{path.stem}"
-      for path in files.ASSETS.glob("*/*.safetensors")
+      for path in shipped.ASSETS.glob("*/*.safetensors")
+      if _is_table(path)
   )
   ships = f" ({', '.join(known)} ships)" if known else ""
   raise UserError(
@@ -111,6 +114,12 @@ def find(name: str) -> pathlib.Path:
       f" package{ships}; count one with {MAKER} --corpus DIR --out FILE, and"
       " give FILE"
   )
+
+
+def _is_table(path: pathlib.Path) -> bool:
+  """Whether one of the package's own files is a table; others are heads."""
+  with safetensors.safe_open(path, framework="np") as file:
+    return _KEY in (file.metadata() or {})
 
 
 def load(name: str, tokenizer: tokenizer_lib.Pieces) -> Ngrams:

@@ -13,6 +13,7 @@ import re
 from typing import Callable
 
 from specjax import hub
+from specjax import shipped
 from specjax.checkpoints import config as config_lib
 from specjax.checkpoints import files
 from specjax.checkpoints import gguf_file
@@ -84,14 +85,15 @@ def find(name: str, *, hint: str) -> pathlib.Path | None:
     raise UserError(
         f"{shown(name)} is no folder and no name of a model{_end(hint)}"
     )
-  shipped = files.ASSETS / name
-  if os.path.isdir(shipped):
-    return _complete(shipped)
-  family = shipped.parent
+  own = shipped.ASSETS / name
+  if os.path.isdir(own):
+    return _complete(own)
+  family = own.parent
   if name.count("/") and family.is_dir():
     names = sorted(path.parent.name for path in family.glob(f"*/{_CONFIG}"))
     known = ", ".join(f"{family.name}/{model}" for model in names)
-    raise UserError(f"{name} does not ship with the package; give {known}")
+    give = f"; give {known}" if known else ""
+    raise UserError(f"{name} does not ship with the package{give}")
   repository = hub.Repository(name)
   try:
     folder = repository.cached()

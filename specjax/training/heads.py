@@ -172,7 +172,7 @@ def run_config(config, name: str, objective) -> loop.TrainConfig:
       ),
       batch=features.BatchConfig(
           lengths=tuple(config.lengths),
-          cost=config.cost,
+          cost=own("cost"),
           prompts=objective.prompts,
           states=objective.states,
           sources=objective.sources,

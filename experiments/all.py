@@ -13,10 +13,15 @@ Writes results/all.json and .md, too: how long each took, about an hour in all
 on two CPU cores.
 """
 
+import contextlib
 import functools
+import pathlib
 import sys
 import time
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from experiments import baseline
 from experiments import bigger_draft
@@ -26,6 +31,7 @@ from experiments import lossless
 from experiments import pairs
 from experiments import predicted_c
 from experiments import results
+from experiments import rounds
 from experiments import table1
 from experiments import table2_and_4
 from experiments import table3
@@ -44,7 +50,8 @@ RUNS = (
     (table3, (), 8),
     (table5, (), 5),
     (bigger_draft, (), 3),
-    (figures, (), 13),
+    (figures, (), 11),
+    (rounds, (), 4),
     (predicted_c, (), 0.1),
     (lossless, ("--rows=25",), 3.5),
     (baseline, ("--dtype=float32",), 2),
@@ -68,6 +75,18 @@ def run(script, arguments: Sequence[str]) -> dict[str, Any]:
   if code:
     raise errors.UserError(f"{script.__name__} failed, see above")
   return {"minutes": (time.perf_counter() - began) / 60}
+
+
+@contextlib.contextmanager
+def compiled_in(folder: pathlib.Path) -> Iterator[None]:
+  """Keeps what is compiled: scripts share programs, and drop them when many."""
+  before = jax.config.jax_compilation_cache_dir
+  jax.config.update("jax_compilation_cache_dir", str(folder.absolute()))
+  try:
+    yield
+  finally:
+    jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
 
 
 def arguments_of(
@@ -123,7 +142,8 @@ def work(argv: Sequence[str]) -> None:
     makers[key] = functools.partial(run, script, [*words, f"--out={folder}"])
     minutes[key] = share
   print(f"about {sum(minutes.values()):.0f} minutes on two CPU cores")
-  made = whole.cells(makers, minutes)
+  with compiled_in(whole.parts / "compiled"):
+    made = whole.cells(makers, minutes)
   # Where a script was killed, names with a dot are half files.
   for path in sorted(folder.glob("[!.]*")):
     writing.write(whole.folder / path.name, path.read_bytes())

@@ -1,10 +1,9 @@
-"""Figures: speed-up over gamma and batch, operations, acceptance, a round.
+"""Figures: speed-up over gamma and batch, operations, acceptance.
 
     python -m experiments.figures
     python -m experiments.figures --config configs/ende_t5small.py
 
-Greedy, on the task of the first config; a round of every config, and of each
-task's first draft at temperature 1, too:
+Greedy, on the task of the first config:
 
 - figures_gamma.png: speed-up against gamma of every draft: Theorem 3.8, the
   same with the measured v, and measured
@@ -13,13 +12,9 @@ task's first draft at temperature 1, too:
 - figures_positions.png: acceptance by position at the largest gamma
 - figures_predicted.png: predicted against measured, ours and the paper's
 - figures_batch.png: speed-up of the first draft against the batch, 1 to 64
-- figures_round.png: does a round add up? Drafts and verify step are timed each
-  alone, then together (what that takes more is the price of sharing caches),
-  and what a whole round takes besides; their sum is held against a round of the
-  loop
 
-Writes those, results/figures.json and results/figures.md. About thirteen
-minutes on two CPU cores.
+Writes those, results/figures.json and results/figures.md. About eleven minutes
+on two CPU cores.
 """
 
 import functools
@@ -30,7 +25,6 @@ from experiments import curves
 from experiments import pairs
 from experiments import paper
 from experiments import results
-from experiments import rounds
 from specjax import options
 from specjax import theory
 from specjax.measure import environment
@@ -40,13 +34,13 @@ from specjax.measure import weights
 NAME = "figures"
 GAMMAS = (1, 2, 4, 7)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
+_ENDE = pairs.CONFIGS[:3]
 _DRAW = {
     "gamma": curves.gamma,
     "operations": curves.operations,
     "predicted": curves.predicted,
     "positions": curves.positions,
     "batch": curves.batch,
-    "round": lambda made: rounds.draw(made["rounds"]),
 }
 _HEAD = (
     "alpha | c | v | tokens a pass | Thm 3.8 | with v | measured | x tokens |"
@@ -107,7 +101,6 @@ def markdown(made: dict) -> str:
       *_over_gamma(made["gammas"], made["task"]),
       *_by_position(curves.last_of_each(made["gammas"])),
       *_over_batch(made["batches"]),
-      *_of_a_round(made["rounds"]),
   ]) + "\n"
 
 
@@ -177,41 +170,6 @@ def _over_batch(lines: Sequence[dict]) -> list[str]:
   )
 
 
-def _of_a_round(lines: Sequence[dict]) -> list[str]:
-  cells = [
-      [
-          line["task"],
-          line["draft"],
-          line["temperature"],
-          line["gamma"],
-          *(_number(value, 3) for value in line["milliseconds"].values()),
-          f"{rounds.ratio(line):.3f} ({line['sum_over_round'][0]:.3f} to"
-          f" {line['sum_over_round'][-1]:.3f})",
-          f"{line['overhead']:.1%}",
-      ]
-      for line in lines
-  ]
-  good = "" if rounds.add_up(lines) else "NOT "
-  return _section(
-      "Does a round add up?",
-      [
-          "Milliseconds, medians. Drafts and verify step: each timed alone."
-          " Sharing: what both take more together; c has it, too. Rest:"
-          " judging, emitting, counting. Their sum is"
-          f" {good}within {rounds.BOUND:.0%} of a round of the loop. The loop's"
-          " overhead is what a round takes beyond its drafts and verify step,"
-          " timed together."
-      ],
-      results.table(
-          "task | draft | T | gamma | drafts | verify | sharing | rest | sum |"
-          " round |"
-          " sum over round | loop's overhead",
-          cells,
-      ),
-      pictures=["round"],
-  )
-
-
 def _parser() -> options.Parser:
   made = pairs.parser(NAME, __doc__, rows=max(BATCHES), timed_rows=8)
   made.add_argument(
@@ -225,9 +183,9 @@ def _parser() -> options.Parser:
 
 def work(argv: Sequence[str]) -> None:
   """Runs, prints and writes."""
-  arguments, script, given = pairs.start(_parser(), NAME, argv)
-  first, of_task = given[0], pairs.by_task(given)
-  chosen = of_task[first.task]
+  arguments, script, chosen = pairs.start(_parser(), NAME, argv, _ENDE)
+  first = chosen[0]
+  chosen = pairs.by_task(chosen)[first.task]
   gammas = {
       f"{pair.draft} gamma {gamma}": functools.partial(at_gamma, pair, gamma)
       for pair in chosen
@@ -239,22 +197,13 @@ def work(argv: Sequence[str]) -> None:
       )
       for batch in BATCHES
   }
-  taken = [(pair, 0) for pair in given]
-  taken += [(pairs_of[0], 1) for pairs_of in of_task.values()]
-  apart = {
-      f"{pair.task} {pair.draft} {temperature} round": functools.partial(
-          rounds.measure, pair, temperature
-      )
-      for pair, temperature in taken
-  }
-  made = script.cells(gammas | batches | apart)
+  made = script.cells(gammas | batches)
   script.write(
       {
           "dtype": first.config.decode.dtype,
           "task": first.task,
           "gammas": [made[key] for key in gammas],
           "batches": [made[key] for key in batches],
-          "rounds": [made[key] for key in apart],
       },
       markdown,
       {f"{NAME}_{name}": draw for name, draw in _DRAW.items()},

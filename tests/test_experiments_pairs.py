@@ -14,6 +14,7 @@ from experiments import rounds
 from experiments import table1
 from experiments import table3
 from experiments import table5
+from specjax import errors
 from specjax import experiment
 from specjax import fetch
 from specjax import outputs
@@ -245,13 +246,17 @@ def test_a_line_of_table_1(pair, monkeypatch):
   assert line["with_verify_cost"] == 2.0
 
 
-def test_a_round_is_taken_apart(pair):
+def test_a_round_is_taken_apart(pair, monkeypatch):
+  monkeypatch.setattr(rounds, "_TOKENS", 4)
   made = rounds.measure(pair)
   took = made["milliseconds"]
   assert (made["draft"], made["gamma"]) == ("small", 2)
   assert took["drafts"] > 0 and took["verify"] > 0 and took["round"] > 0
   ratios = made["sum_over_round"]
-  assert ratios == sorted(ratios) and len(ratios) == 4
+  assert ratios == sorted(ratios) and len(ratios) == 2
+  monkeypatch.setattr(rounds, "_TOKENS", 10**6)
+  with pytest.raises(errors.UserError, match="--rows: none of .* take more"):
+    rounds.measure(pair)
 
 
 def test_parts_of_a_round():

@@ -7,7 +7,6 @@
 """
 
 import dataclasses
-import math
 from typing import Any, Callable, Mapping, Sequence
 
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from specjax import errors
 from specjax import heads as heads_lib
 from specjax import outputs as outputs_lib
 from specjax import settings as settings_lib
+from specjax import stream as stream_lib
 from specjax import topology as topology_lib
 from specjax.checkpoints import chat as chat_lib
 from specjax.checkpoints import ngrams
@@ -345,25 +345,10 @@ def draft_mixed(
       model=model and model.drafter,
       switch=None if v is None else switch,
   )
-  costs = None if v is None else _costs(drafter, c, matching, v)
+  widths = drafter.widths
+  costs = None if v is None else switch_lib.costs(widths, c, matching, v)
   model_params = None if model is None else model.params
   return Drafts(drafter, mixed.MixedParams(copies.params, model_params, costs))
-
-
-def _costs(drafter: mixed.MixedDrafter, c, matching, v) -> switch_lib.Costs:
-  """As the switch takes them."""
-  widths = drafter.widths
-  if checks.is_number(v):
-    v = [1 + (v - 1) * (width - 1) / drafter.gamma for width in widths]
-  for field, values in (("c", [c]), ("matching", [matching]), ("v", v)):
-    good = all(checks.is_number(x) and 0 <= x < math.inf for x in values)
-    errors.require(good, field, "give numbers from 0 on", values)
-  errors.require(
-      len(v) == len(widths), "v", f"give one for each of {widths}", v
-  )
-  return switch_lib.Costs(
-      jnp.float32(c), jnp.float32(matching), jnp.asarray(v, jnp.float32)
-  )
 
 
 def make_requests(
@@ -413,7 +398,7 @@ def make_requests(
     )
   if mask is None:
     for i, said in enumerate(texts):
-      _check_said(i, said)
+      chat_lib.check(i, said)
     questions = target.ask(texts, max_source_tokens, chat)
   else:
     questions = target.ask_ids(texts)
@@ -434,30 +419,6 @@ def make_requests(
           f" was made for {config.max_positions}; give fewer, or shorter texts"
       )
   return rows
-
-
-def _check_said(i: int, said: chat_lib.Said) -> None:
-  """Refuses what is neither a text nor a conversation."""
-  try:
-    turns = [(x["role"], x["content"]) for x in chat_lib.messages(said)]
-  except (TypeError, KeyError):
-    turns = []
-  words = [word for turn in turns for word in turn]
-  # A model may have answered nothing.
-  good = all(isinstance(word, str) for word in words)
-  if not words or not good or not words[-1].strip():
-    raise errors.UserError(
-        f"texts: number {i} is empty or not a string; or give messages with"
-        " role and content"
-    )
-  if words[-2] != "user":
-    raise errors.UserError(
-        f"texts: number {i}: give messages of which the last is a user's"
-    )
-  if any("\ud800" <= letter <= "\udfff" for word in words for letter in word):
-    raise errors.UserError(
-        f"texts: number {i} holds half of a surrogate pair; give Unicode text"
-    )
 
 
 def decode(
@@ -493,8 +454,8 @@ class Decoder:
 
   Compiles once for each number of rows (`batch`, or fewer texts), padded
   width of source or prompt (64, 96, 128, ...), max_new_tokens and number of
-  EOS ids; other settings, seeds and texts cost nothing. What drafts have learnt
-  in one call they know in the next.
+  EOS ids, and once more for streams; other settings, seeds and texts cost
+  nothing. What drafts have learnt in one call they know in the next.
 
   Attributes:
     target: whose law comes out.
@@ -557,8 +518,7 @@ class Decoder:
     Raises:
       errors.UserError: an argument does not fit; the message names it.
     """
-    requests = make_requests(
-        self.target,
+    side, groups = self._begin(
         texts,
         settings,
         max_new_tokens=max_new_tokens,
@@ -566,7 +526,54 @@ class Decoder:
         chat=chat,
         mask=mask,
         ids=ids,
+        seed=seed,
+        log_probs=log_probs,
+        trace=trace,
     )
+    results, side = decode(self.target, side, groups)
+    self.drafts.params = side.drafter_params
+    return results
+
+  def stream(
+      self,
+      text: chat_lib.Said,
+      settings: settings_lib.Settings = settings_lib.Settings(),
+      *,
+      max_new_tokens: int = 128,
+      every: int = 1,
+      **options,
+  ) -> stream_lib.Stream:
+    """Decodes one text, as a call does, and gives it piece by piece.
+
+    Args:
+      text: or a conversation.
+      settings: temperature 0 is greedy.
+      max_new_tokens: budget.
+      every: rounds from one look at what is new to the next.
+      **options: further ones of a call.
+
+    Returns:
+      An iterator of pieces, which joined are the text; see stream.Stream.
+
+    Raises:
+      errors.UserError: an argument does not fit; the message names it.
+    """
+    errors.require(checks.is_whole(every, 1), "every", "give 1 or more", every)
+    options["max_new_tokens"] = max_new_tokens
+    side, [group] = self._begin([text], settings, **options)
+
+    def learn(state):
+      # Other texts may have ended in the meantime.
+      now = dataclasses.replace(side, drafter_params=self.drafts.params)
+      self.drafts.params = now.adopt(state).drafter_params
+
+    return stream_lib.Stream(self.target, side, group.batch, every, learn)
+
+  def _begin(
+      self, texts, settings, *, seed=0, log_probs=False, trace=False, **options
+  ) -> tuple[side_lib.Side, list[requests_lib.Group]]:
+    """What decodes, and the batches; `options` are of make_requests."""
+    requests = make_requests(self.target, texts, settings, **options)
     rule = self.rule
     if rule is None:
       branches = self.drafts.drafter.trees
@@ -582,7 +589,7 @@ class Decoder:
         ),
         self.target.params,
         self.drafts.params,
-        max_new_tokens,
+        options["max_new_tokens"],
     )
     groups = requests_lib.groups(
         requests,
@@ -590,6 +597,4 @@ class Decoder:
         vocabulary=self.target.module.config.vocab_size,
         seed=seed,
     )
-    results, side = decode(self.target, side, groups)
-    self.drafts.params = side.drafter_params
-    return results
+    return side, groups

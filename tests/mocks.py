@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import types
 from typing import Any
 
 from flax import struct
@@ -99,6 +100,64 @@ class RowTables(TableModel):
     rows = code_BT.shape[0]
     table_B = jnp.arange(rows) * params.shape[0] // rows
     return params[table_B[:, None], code_BT]
+
+
+@dataclasses.dataclass(frozen=True)
+class TableHead:
+  """An EAGLE head of such tables: it has the interface of models.eagle.Eagle.
+
+  A hidden state is one number, modulo V + 1 the digit of the newest token: the
+  target's own is that digit, and what the head makes up the code of the two
+  newest, which `tables` has a row for. The older one is read through the cache.
+  A pair's value is token + 1 and the hidden state that came with it, so that
+  what was made up is told from what was heard. `params` are the tables.
+  """
+
+  tables: TableModel
+
+  head = property(lambda self: self)
+  config = types.SimpleNamespace(d_model=1)
+  types = types.SimpleNamespace(carried=jnp.float32)
+
+  def empty_cache(self, batch, slots):
+    """One layer, one head, two numbers."""
+    return cache_lib.empty_cache(batch, slots, 1, 1, 2, jnp.float32)
+
+  def remember(self, params, memory):
+    """There is no memory."""
+    del params
+    assert memory is None
+
+  def read(self, params, query, hidden_BTD, cache, memory):
+    """As models.eagle.Eagle.read."""
+    del params
+    assert memory is None
+    base = self.tables.vocabulary + 1
+    digit_BT = jnp.clip(query.tokens_BT, 0, base - 2) + 1.0
+    place_BT = query.position_BT + 1.0
+    wide = lambda *fields_BT: jnp.stack(fields_BT, axis=-1)[:, None]
+    key, value = cache_lib.write(
+        cache.key[0],
+        cache.value[0],
+        wide(place_BT, jnp.zeros_like(place_BT)),
+        wide(digit_BT, hidden_BTD[..., 0]),
+        query.slot_BT,
+    )
+    key_B1S, value_B1S = key[:, None, 0, 0], value[:, None, 0, :, 0]
+    seen_BTS = query.mask_BTS & (key_B1S > 0)
+    seen_BTS &= place_BT[:, :, None] - key_B1S == 1
+    before_BT = jnp.sum(jnp.where(seen_BTS, value_B1S, 0), axis=-1)
+    # Nothing stands before the first pair but what came with it.
+    before_BT = jnp.where(
+        query.position_BT == 0, hidden_BTD[..., 0] % base, before_BT
+    )
+    code_BT = digit_BT + base * before_BT
+    return code_BT[..., None], cache_lib.Cache(key=(key,), value=(value,))
+
+  def logits(self, params, hidden_BTD):
+    """Rows of the tables."""
+    code_BT = hidden_BTD[..., 0].astype(jnp.int32)
+    return self.tables._rows(params, code_BT)
 
 
 def random_table(model, seed, *, scale=1.5):

@@ -19,8 +19,8 @@ TEXTS = [
 ]
 
 
-def train(texts, size) -> bytes:
-  """A spiece.model with T5's control ids."""
+def train(texts, size, **options) -> bytes:
+  """A spiece.model with T5's control ids; options of sentencepiece."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
       sentence_iterator=iter(texts),
@@ -33,6 +33,7 @@ def train(texts, size) -> bytes:
       pad_piece="<pad>",
       hard_vocab_limit=False,
       minloglevel=2,
+      **options,
   )
   return model.getvalue()
 
@@ -164,21 +165,8 @@ def test_ids_are_decoded_together(tokenizer):
 
 def test_bytes(tmp_path):
   """A character that is no piece comes as its bytes, and whole again."""
-  model = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(TEXTS * 20),
-      model_writer=model,
-      vocab_size=340,
-      pad_id=0,
-      eos_id=1,
-      unk_id=2,
-      bos_id=-1,
-      pad_piece="<pad>",
-      byte_fallback=True,
-      hard_vocab_limit=False,
-      minloglevel=2,
-  )
-  (tmp_path / "spiece.model").write_bytes(model.getvalue())
+  model = train(TEXTS * 20, 340, byte_fallback=True)
+  (tmp_path / "spiece.model").write_bytes(model)
   t = tokenizer_lib.Tokenizer.load(tmp_path)
   ids = t.encode("fox 日本 dog")
   assert {t.pieces[i] for i in ids} >= {"<0xE6>", "<0x97>", "<0xA5>"}

@@ -177,6 +177,18 @@ def test_no_host_round_trip_and_caches_in_place(loop, tables):
   assert compiled.memory_analysis().alias_size_in_bytes >= size
 
 
+@pytest.mark.parametrize("until", [None, 3])
+def test_no_program_has_a_bound_that_is_not_asked_for(until):
+  """Streams come back after some rounds; others are not told of rounds."""
+  loop, tables = PLAIN
+  state = loop.prefill(*tables, next(batches(loop)), BUDGET)
+  program = Loop.run.trace(loop, *tables, state, until).jaxpr
+  [rounds] = [x for x in program.eqns if x.primitive.name == "while"]
+  asked = [x.primitive.name for x in rounds.params["cond_jaxpr"].eqns]
+  assert ("lt" in asked) == (until is not None)
+  assert until is not None or asked == ["not", "reduce_or"]
+
+
 def test_a_callback_would_be_seen():
   @jax.jit
   def faulty(x):

@@ -20,14 +20,15 @@ import pytest
 from specjax import topology as topology_lib
 from specjax.decoding import loop as loop_lib
 from specjax.drafters import dynamic
+from specjax.drafters import eagle
 from specjax.drafters import lookup
 from specjax.drafters import mixed
 from specjax.drafters import model as model_drafter
 from specjax.drafters import ngram
 from specjax.drafters import none
 from specjax.drafters import simulated
-from specjax.drafters import suffix
 from specjax.drafters import suffix_array
+from specjax.drafters import suffix_dynamic
 from specjax.drafters import switch
 from specjax.drafters import tree as tree_drafter
 from specjax.verify import block
@@ -110,27 +111,43 @@ def _model(gamma, rule, *, narrower=0, **options):
   return make
 
 
-def _tree(siblings, rule, **options):
-  """Static trees of a model's drafts."""
+def _eagle(gamma, rule, **options):
+  """Drafts by a head."""
 
   def make(vocabulary):
     draft = mocks.RowTables(vocabulary)
-    drafter = tree_drafter.TreeDrafter(
-        source=ModelDrafter(draft, 1, **options),
-        topology=TREE,
-        siblings=siblings,
-    )
-    return Subject(drafter, rule, draft)
+    head = mocks.TableHead(draft)
+    return Subject(eagle.EagleDrafter(head, gamma, **options), rule, draft)
 
   return make
 
 
-def _dynamic(vocabulary):
-  draft = mocks.RowTables(vocabulary)
-  drafter = dynamic.DynamicTreeDrafter(
-      source=ModelDrafter(draft, 1), top_k=2, depth=3, nodes=5
-  )
-  return Subject(drafter, TreeRule(trace=True), draft)
+def _tree(source, siblings, rule):
+  """Static trees of a source's drafts."""
+
+  def make(vocabulary):
+    made = source(vocabulary)
+    drafter = tree_drafter.TreeDrafter(
+        source=made.drafter, topology=TREE, siblings=siblings
+    )
+    return dataclasses.replace(made, drafter=drafter, rule=rule)
+
+  return make
+
+
+def _dynamic(source):
+  """Trees that follow the text."""
+
+  def make(vocabulary):
+    made = source(vocabulary)
+    drafter = dynamic.DynamicTreeDrafter(
+        source=made.drafter, top_k=2, depth=3, nodes=5
+    )
+    return dataclasses.replace(
+        made, drafter=drafter, rule=TreeRule(trace=True)
+    )
+
+  return make
 
 
 def _mixed(vocabulary):
@@ -149,15 +166,20 @@ def _mixed(vocabulary):
   return Subject(drafter, TokenRule(trace=True), draft, params)
 
 
-def _suffix(vocabulary):
-  earlier = np.random.default_rng(0).integers(0, vocabulary, (4, 7))
+def _suffix(nodes, rule):
+  """Paths of what came before, or trees of so many nodes."""
 
-  def params(drafts, made, budget):
-    del drafts, made, budget
-    return suffix_array.build(earlier.tolist(), 40, 6)
+  def make(vocabulary):
+    earlier = np.random.default_rng(0).integers(0, vocabulary, (4, 7))
 
-  drafter = suffix.SuffixDrafter(gamma=3, reach=6, offset=1.0)
-  return Subject(drafter, TokenRule(trace=True), params=params)
+    def params(drafts, made, budget):
+      del drafts, made, budget
+      return suffix_array.build(earlier.tolist(), 40, 6)
+
+    drafter = suffix_dynamic.make(nodes, gamma=3, reach=6, offset=1.0)
+    return Subject(drafter, rule, params=params)
+
+  return make
 
 
 def _bigram(vocabulary):
@@ -228,9 +250,11 @@ SUBJECTS = {
         3, TokenRule(lenience=0.4, residual="lenient", trace=True)
     ),
     "block": _model(3, block.BlockRule(trace=True)),
-    "distinct": _tree("distinct", TreeRule(trace=True)),
-    "dynamic": _dynamic,
+    "distinct": _tree(_model(1, None), "distinct", TreeRule(trace=True)),
+    "dynamic": _dynamic(_model(1, None)),
     "mixed": _mixed,
+    "eagle": _eagle(3, TokenRule(trace=True)),
+    "suffix tree": _suffix(5, TreeRule(trace=True)),
     "plain": lambda vocabulary: Subject(
         none.NoDrafter(), TokenRule(trace=True), params=_nothing
     ),
@@ -241,19 +265,28 @@ SUBJECTS = {
     "sure": _model(4, TokenRule(trace=True), confidence=0.3),
     "sure block": _model(4, block.BlockRule(trace=True), confidence=0.3),
     "chain by the tree rule": _model(3, TreeRule(trace=True)),
-    "top": _tree("top", TreeRule(trace=True)),
-    "cold distinct": _tree("distinct", TreeRule(trace=True), temperature=0.0),
-    "independent": _tree("independent", TreeRule(trace=True), top_k=2),
-    "typical": _tree("distinct", typical.TypicalRule(trace=True)),
+    "top": _tree(_model(1, None), "top", TreeRule(trace=True)),
+    "cold distinct": _tree(
+        _model(1, None, temperature=0.0), "distinct", TreeRule(trace=True)
+    ),
+    "independent": _tree(
+        _model(1, None, top_k=2), "independent", TreeRule(trace=True)
+    ),
+    "typical": _tree(
+        _model(1, None), "distinct", typical.TypicalRule(trace=True)
+    ),
+    "eagle block": _eagle(3, block.BlockRule(trace=True), temperature=0.7),
+    "eagle tree": _tree(_eagle(1, None), "distinct", TreeRule(trace=True)),
+    "eagle dynamic": _dynamic(_eagle(1, None)),
     "lookup": lambda vocabulary: Subject(
         lookup.LookupDrafter(gamma=3), TokenRule(trace=True), params=_nothing
     ),
-    "suffix": _suffix,
+    "suffix": _suffix(0, TokenRule(trace=True)),
     "bigram": _bigram,
     "medusa": _medusa,
     "simulated": _simulated,
 }
-QUICK = ("narrower", "lenient", "block", "distinct", "dynamic", "mixed")
+QUICK = tuple(SUBJECTS)[:8]
 ROWS = 8
 SHAPE = dict(most=ROWS, prompt=4, budget=8)
 
@@ -347,15 +380,17 @@ def check_caches(own, state):
   source = getattr(source, "source", source)
   if isinstance(source, model_drafter.ModelState):
     check_cache(own.draft, source.cache, state, known_B)
+  if isinstance(source, eagle.EagleState):
+    check_heard(own.draft, source, state)
 
 
-def check_cache(model, cache, state, known_B):
-  """The first `known` slots of each row."""
+def check_cache(model, cache, state, known_B, first=0):
+  """The first `known` slots of each row; slot 0 has token `first`."""
   slots = cache.slots
   there_BS = np.arange(slots) < known_B[:, None]
   tokens_BS = np.zeros(there_BS.shape, int)
-  width = min(slots, state.tokens_BS.shape[1])
-  tokens_BS[:, :width] = state.tokens_BS[:, :width]
+  text_BS = state.tokens_BS[:, first:][:, :slots]
+  tokens_BS[:, : text_BS.shape[1]] = text_BS
   value_BS = np.minimum(tokens_BS, model.vocabulary - 1) + 1
   key_BS = np.broadcast_to(np.arange(slots) + 1, there_BS.shape)
   np.testing.assert_array_equal(
@@ -364,6 +399,18 @@ def check_cache(model, cache, state, known_B):
   np.testing.assert_array_equal(
       cache.value[0][:, 0, :, 0][there_BS], value_BS[there_BS]
   )
+
+
+def check_heard(model, heard, state):
+  """A head has all pairs, with the target's states and none of its own."""
+  check_cache(model, heard.cache, state, state.length_B - 1, first=1)
+  for row, length in enumerate(state.length_B):
+    text = state.tokens_BS[row, :length]
+    np.testing.assert_array_equal(
+        heard.cache.value[0][row, 0, : length - 1, 1], text[:-1] + 1
+    )
+    if length > 1:
+      assert heard.hidden_BD[row, 0] == model.code(text[-2:])
 
 
 def check_row(own, state, i, row):

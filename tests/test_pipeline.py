@@ -66,6 +66,8 @@ def test_ten_lines_of_the_readme(capsys):
       result.text,
       f"{result.rounds} target passes for {len(result.tokens)} tokens",
       f"log-probabilities under its law: {result.law_log_probs}",
+      # In pieces.
+      result.text,
   ]
   assert result.rounds < len(result.tokens) == len(result.law_log_probs)
 

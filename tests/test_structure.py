@@ -18,7 +18,7 @@ ROOMS = (
     "hosts",
     "command_line",
     "config",
-    "measure fetch",
+    "measure fetch stream",
     "sections",
     "data heads outputs",
     "checkpoints",

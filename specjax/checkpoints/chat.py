@@ -36,6 +36,38 @@ def joined(said: Said) -> str:
   return "\n\n".join(each["content"] for each in messages(said))
 
 
+def check(i: int, said: Said) -> None:
+  """Refuses what is neither a text nor a conversation.
+
+  Args:
+    i: which of the texts it is.
+    said: that.
+
+  Raises:
+    UserError: it is empty, or of another form; the message names it.
+  """
+  try:
+    turns = [(x["role"], x["content"]) for x in messages(said)]
+  except (TypeError, KeyError):
+    turns = []
+  words = [word for turn in turns for word in turn]
+  # A model may have answered nothing.
+  good = all(isinstance(word, str) for word in words)
+  if not words or not good or not words[-1].strip():
+    raise UserError(
+        f"texts: number {i} is empty or not a string; or give messages with"
+        " role and content"
+    )
+  if words[-2] != "user":
+    raise UserError(
+        f"texts: number {i}: give messages of which the last is a user's"
+    )
+  if any("\ud800" <= letter <= "\udfff" for word in words for letter in word):
+    raise UserError(
+        f"texts: number {i} holds half of a surrogate pair; give Unicode text"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Template:
   """The template of a model.

@@ -23,6 +23,9 @@ FILES = ("spiece.model", "tokenizer.json")
 _EXTRA_IDS = 100
 # Twice as many as any model has: a list of all of them is built.
 _MOST_IDS = 2**21
+# SentencePiece's piece of a byte, and what stands for bytes that are no text.
+_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
+_NO_TEXT = "\ufffd"
 
 
 class Pieces:
@@ -45,6 +48,22 @@ class Pieces:
   def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
     """Text of ids."""
     raise NotImplementedError
+
+  def settled(self, ids: Iterable[int]) -> str:
+    """The beginning of the text of ids that stays, whatever ids follow.
+
+    Bytes at the end may be part of a character. Where they are pieces, all of
+    them in a row may turn out to be no text.
+    """
+    ids = [int(i) for i in ids]
+    while ids and self._is_open(ids[-1]):
+      ids.pop()
+    return self.decode(ids).rstrip(_NO_TEXT)
+
+  def _is_open(self, i: int) -> bool:
+    """Whether what comes next may belong to a row of bytes that ends here."""
+    text = self.decode([i])
+    return not text or _BYTE.fullmatch(self.pieces[i]) is not None
 
   @property
   def size(self) -> int:

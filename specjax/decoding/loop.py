@@ -165,11 +165,28 @@ class Loop:
     return self._laid(state.replace(drafter=drafter_state))
 
   @functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
-  def run(self, target_params, drafter_params, state: state_lib.State):
-    """Rounds until every row has ended; `state` is donated."""
+  def run(
+      self,
+      target_params,
+      drafter_params,
+      state: state_lib.State,
+      until: jax.Array | None = None,
+  ):
+    """Rounds until every row has ended; `state` is donated.
+
+    Args:
+      target_params: variables of the target.
+      drafter_params: of the drafter.
+      state: from `prefill`, or from here.
+      until: ends sooner, where rows have had so many rounds in all, those of
+        earlier calls among them. None is a program that knows no such bound.
+    """
 
     def going(state):
-      return jnp.any(~state.done_B)
+      going_B = ~state.done_B
+      if until is not None:
+        going_B &= state.tallies.rounds_B < until
+      return jnp.any(going_B)
 
     def body(state):
       return self._laid(self.round(target_params, drafter_params, state))

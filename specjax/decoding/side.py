@@ -23,9 +23,11 @@ class Side:
         self.target_params, self.drafter_params, batch, self.budget
     )
 
-  def run(self, state):
-    """All rounds; `state` is donated."""
-    return self.loop.run(self.target_params, self.drafter_params, state)
+  def run(self, state, until=None):
+    """All rounds, or up to round `until`; `state` is donated."""
+    return self.loop.run(
+        self.target_params, self.drafter_params, state, until
+    )
 
   def adopt(self, state) -> "Side":
     """The same, its drafts having learnt from a finished batch.

@@ -6,6 +6,7 @@ to read them in a wider pass.
 """
 
 import dataclasses
+import math
 from typing import Sequence
 
 from flax import struct
@@ -49,6 +50,32 @@ class Costs:
   def wider_W(self) -> jax.Array:
     """What a pass costs beyond a plain step."""
     return jnp.maximum(self.verify_W - self.verify_W[0], 0)
+
+
+def costs(
+    widths: Sequence[int], c: float, matching: float, v: float | Sequence[float]
+) -> Costs:
+  """Costs of a drafter with these widths.
+
+  Args:
+    widths: of its target passes, rising.
+    c, matching: draft and matching of Costs.
+    v: of each width; or of the widest, narrower ones being as much cheaper.
+
+  Raises:
+    errors.UserError: c, matching or v is out of its range.
+  """
+  if checks.is_number(v):
+    v = [1 + (v - 1) * (width - 1) / (widths[-1] - 1) for width in widths]
+  for field, values in (("c", [c]), ("matching", [matching]), ("v", v)):
+    good = all(checks.is_number(x) and 0 <= x < math.inf for x in values)
+    errors.require(good, field, "give numbers from 0 on", values)
+  errors.require(
+      len(v) == len(widths), "v", f"give one for each of {widths}", v
+  )
+  return Costs(
+      jnp.float32(c), jnp.float32(matching), jnp.asarray(v, jnp.float32)
+  )
 
 
 @struct.dataclass

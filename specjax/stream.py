@@ -12,6 +12,8 @@ text that is decoded at once, and so are its tokens.
 
 from typing import Callable, Iterator
 
+import numpy as np
+
 from specjax import checkpoints
 from specjax import outputs
 from specjax.decoding import requests as requests_lib
@@ -60,7 +62,7 @@ class Stream:
     while self.result is None:
       until += every
       state = side.run(state, until)
-      if state.done_B[0]:
+      if np.asarray(state.done_B)[0]:
         [self.result] = outputs.results(target, state, 1)
         ended(state)
         text = self.result.text

@@ -253,8 +253,6 @@ SUBJECTS = {
     "distinct": _tree(_model(1, None), "distinct", TreeRule(trace=True)),
     "dynamic": _dynamic(_model(1, None)),
     "mixed": _mixed,
-    "eagle": _eagle(3, TokenRule(trace=True)),
-    "suffix tree": _suffix(5, TreeRule(trace=True)),
     "plain": lambda vocabulary: Subject(
         none.NoDrafter(), TokenRule(trace=True), params=_nothing
     ),
@@ -275,6 +273,7 @@ SUBJECTS = {
     "typical": _tree(
         _model(1, None), "distinct", typical.TypicalRule(trace=True)
     ),
+    "eagle": _eagle(3, TokenRule(trace=True)),
     "eagle block": _eagle(3, block.BlockRule(trace=True), temperature=0.7),
     "eagle tree": _tree(_eagle(1, None), "distinct", TreeRule(trace=True)),
     "eagle dynamic": _dynamic(_eagle(1, None)),
@@ -282,11 +281,21 @@ SUBJECTS = {
         lookup.LookupDrafter(gamma=3), TokenRule(trace=True), params=_nothing
     ),
     "suffix": _suffix(0, TokenRule(trace=True)),
+    "suffix tree": _suffix(5, TreeRule(trace=True)),
     "bigram": _bigram,
     "medusa": _medusa,
     "simulated": _simulated,
 }
-QUICK = tuple(SUBJECTS)[:8]
+QUICK = (
+    "narrower",
+    "lenient",
+    "block",
+    "distinct",
+    "dynamic",
+    "mixed",
+    "eagle dynamic",
+    "suffix tree",
+)
 ROWS = 8
 SHAPE = dict(most=ROWS, prompt=4, budget=8)
 

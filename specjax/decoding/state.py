@@ -199,7 +199,7 @@ def empty_rounds(batch: int, rounds: int, depth: int) -> Rounds:
 
 
 def responses(state: State) -> list[np.ndarray]:
-  """New tokens of each row of a finished batch, read back to the host."""
+  """New tokens of each row of a batch, read back to the host."""
   tokens_BS, start_B, end_B = sharding.fetch(
       (state.tokens_BS, state.prompt_B, state.length_B)
   )

@@ -106,9 +106,9 @@ def test_pieces_of_texts(tokenizer):
 
 def test_what_is_not_held_back_is_missed(tokenizer):
   """Else the tests above would show little."""
-  ids = tokenizer.encode("fox 日本")
-  if tokenizer.decode(ids) != "fox 日本":
-    pytest.skip("it knows no such characters")
+  ids = tokenizer.encode("fox 🦊")
+  if tokenizer.decode(ids) != "fox 🦊":
+    pytest.skip("it knows no such character")
   assert tokenizer.settled(ids[:-2]).startswith("fox")
   with pytest.raises(AssertionError):
     check_pieces(tokenizer, ids, tokenizer.decode)
@@ -116,15 +116,23 @@ def test_what_is_not_held_back_is_missed(tokenizer):
 
 # --- rounds -----------------------------------------------------------------
 
-QUICK = ("plain", "mixed", "suffix", "trees of suffixes", "eagle")
+
+def slow_but(quick, cases):
+  """Parameters of a test, all but some of which are slow."""
+  return [
+      pytest.param(
+          *(case if isinstance(case, tuple) else (case,)),
+          marks=() if case in quick else pytest.mark.slow,
+      )
+      for case in cases
+  ]
 
 
 @pytest.mark.parametrize(
     "sort",
-    [
-        pytest.param(sort, marks=() if sort in QUICK else pytest.mark.slow)
-        for sort in test_loop_program.SORTS
-    ],
+    slow_but(
+        ["plain", "mixed", "suffix", "dynamic"], test_loop_program.SORTS
+    ),
 )
 def test_rounds_a_few_at_a_time_are_those_at_once(sort):
   """All of the state, whatever drafts carry from round to round."""
@@ -134,12 +142,12 @@ def test_rounds_a_few_at_a_time_are_those_at_once(sort):
     want = mocks.decode(loop, *tables, batch, budget)
     state, until = loop.prefill(*tables, batch, budget), 0
     while not np.all(state.done_B):
-      until += 3
+      until = 3 * until + 1
       state = loop.run(*tables, state, until)
       going_B = ~np.asarray(state.done_B)
       assert np.all(state.tallies.rounds_B <= until)
       assert np.all(state.tallies.rounds_B[going_B] == until)
-    assert until > 3
+    assert until > 1
     without = lambda state: jax.tree.leaves(state.replace(key_B=None))
     for got, right in zip(without(state), without(want), strict=True):
       np.testing.assert_array_equal(got, right)
@@ -217,7 +225,10 @@ def decoders_of(families, family, kind, count=2):
 
 @pytest.mark.parametrize(
     "family, kind",
-    [*(("llama", kind) for kind in DRAFTS), ("t5", "mixed"), ("t5", "eagle")],
+    slow_but(
+        [("t5", "mixed"), ("llama", "suffix"), ("llama", "eagle tree")],
+        [(family, kind) for family in ("t5", "llama") for kind in DRAFTS],
+    ),
 )
 def test_pieces_are_the_text_of_a_call(families, family, kind):
   """google/sentencepiece#1043: and all else is that of a call.
@@ -238,7 +249,8 @@ def test_pieces_are_the_text_of_a_call(families, family, kind):
       assert stream.result == want
       assert len(pieces) <= -(-want.rounds // every)
       many += len(pieces)
-  assert many > 12
+  # More than one a call.
+  assert many > 6
 
 
 def test_two_at_once_are_both_learnt(families):

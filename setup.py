@@ -40,6 +40,8 @@ _EXTRAS["test"] = [
     "ipykernel>=6.29",
     "nbclient>=0.10",
     "jsonschema>=4.23",
+    # Models of JobSet and of Kubernetes, by their own descriptions.
+    "kubeflow-trainer-api>=2.3",
     "pytest>=8.2",
     # A process a core: compiling is most of the time.
     "pytest-xdist>=3.6",

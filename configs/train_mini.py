@@ -72,6 +72,9 @@ def get_config(only: str = ""):
   # Devices: rows over `data` groups, models over `model` devices of each. A
   # run may go on on others.
   config.mesh = dict(data=1, model=1)
+  # Processes, each with the devices of its host, as a run has them; `out` must
+  # be a folder that all of them see.
+  config.hosts = dict(count=1, index=0, coordinator="")
   config.models = {
       name: entry for name, entry in models.items() if only in ("", name)
   }

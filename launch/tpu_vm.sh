@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Runs one experiment, as it was last committed, on an existing VM with a TPU and
-# brings its report back.
+# Runs one experiment, as it was last committed, on an existing VM with a TPU,
+# and brings its report back to out/tpu_vm.
 #
-#   launch/tpu_vm.sh [--dry-run] [--all | --gce] NAME ZONE CONFIG [OPTION ...]
+#   launch/tpu_vm.sh [--dry-run] [--all | --gce] [--project=PROJECT] \
+#     NAME ZONE CONFIG [OPTION ...]
 #
-# NAME and ZONE are those of the VM; CONFIG is a file of configs/, with its
-# variant; options are --config.KEY=VALUE. The VM needs Python 3.11 or later
-# (PYTHON names it there). What was compiled is kept there for the next run.
-# --dry-run prints the commands instead of running them.
+# NAME and ZONE are those of the VM, PROJECT is gcloud's own if left out; CONFIG
+# is a file of configs/, with its variant; options are --config.KEY=VALUE. The
+# VM needs Python 3.11 or later (PYTHON names it there). What was compiled is
+# kept there for the next run. --dry-run prints the commands instead of running
+# them.
 #
 # --all is for a slice of several hosts: each of them runs, as processes of one
 # experiment. Give a mesh of all its devices:
@@ -19,32 +21,35 @@
 # in maintenance. Slices of several hosts then are GKE's: launch/jobset.yaml.
 set -euo pipefail
 
-dry='' mode=''
-while true; do
-  case "${1:-}" in
+fail() {
+  echo "launch/tpu_vm.sh: $1" >&2
+  exit 2
+}
+
+dry='' hosts=one project=''
+while [ $# -gt 0 ]; do
+  case "$1" in
     --dry-run) dry=1 ;;
-    --all | --gce) mode+=$1 ;;
+    --project=?*) project=${1#*=} ;;
+    --all | --gce)
+      [ "$hosts" = one ] || fail 'give one of --all and --gce'
+      hosts=${1#--}
+      ;;
+    -*) fail "$1: there is no such option; a run's own come after CONFIG" ;;
     *) break ;;
   esac
   shift
 done
-if [ $# -lt 3 ] || [ "$mode" = --all--gce ] || [ "$mode" = --gce--all ]; then
-  echo "usage: launch/tpu_vm.sh [--dry-run] [--all | --gce] NAME ZONE CONFIG" \
-    "[OPTION ...]" >&2
-  exit 2
-fi
+example='my-v5e us-west4-a configs/ende_t5small.py'
+[ $# -ge 3 ] || fail "give NAME, ZONE and CONFIG, such as $example"
 name=$1 zone=$2 config=$3
 shift 3
-cloud=(gcloud compute tpus tpu-vm)
-all=("--zone=$zone" --worker=0) first=("--zone=$zone" --worker=0)
-case "$mode" in
-  --all*)
-    all=("--zone=$zone" --worker=all)
-    # The TPU itself tells each process of the others.
-    set -- --config.hosts.count=0 "$@"
-    ;;
-  --gce*) cloud=(gcloud compute) all=("--zone=$zone") first=("--zone=$zone") ;;
-esac
+[[ $zone =~ ^[a-z]+-[a-z]+[0-9]+-[a-z]+$ ]] ||
+  fail "ZONE: give one such as us-west4-a, got '$zone'"
+for option; do
+  [[ $option == --config.* ]] ||
+    fail "OPTION: give --config.KEY=VALUE, got '$option'"
+done
 
 run() {
   if [ -n "$dry" ]; then
@@ -55,19 +60,46 @@ run() {
   fi
 }
 
-cd "$(dirname "$0")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+git cat-file -e "HEAD:${config%%:*}" 2>/dev/null ||
+  fail "CONFIG: give a file that is committed here, got '$config'"
+if [ -z "$dry$project" ]; then
+  [ -n "$(gcloud config get-value project 2>/dev/null)" ] ||
+    fail 'give --project=PROJECT; gcloud has none of its own'
+fi
+
+cloud=(gcloud compute tpus tpu-vm)
+where=("--zone=$zone")
+[ -z "$project" ] || where+=("--project=$project")
+first=("${where[@]}" --worker=0) all=("${where[@]}" --worker=0)
+case "$hosts" in
+  all)
+    all=("${where[@]}" --worker=all)
+    # The TPU itself tells each process of the others.
+    set -- --config.hosts.count=0 "$@"
+    ;;
+  gce) cloud=(gcloud compute) first=("${where[@]}") all=("${where[@]}") ;;
+esac
+words=$(printf ' %q' --config "$config" "$@" --config.out=out/tpu_vm)
+python=$(printf %q "${PYTHON:-python3.11}")
 bundle=$(mktemp -t specjax.XXXXXX.bundle)
 trap 'rm -f "$bundle"' EXIT
+
+run cd "$PWD"
 run git bundle create -q "$bundle" HEAD
 run "${cloud[@]}" scp "$bundle" "$name:specjax.bundle" "${all[@]}"
-options=$(printf ' %q' --config "$config" "$@" --config.out=out/tpu_vm)
 run "${cloud[@]}" ssh "$name" "${all[@]}" --command="\
 git init -q specjax && cd specjax && git fetch -q ../specjax.bundle HEAD && \
 git checkout -q FETCH_HEAD && \
-${PYTHON:-python3.11} -m venv .venv && . .venv/bin/activate && \
-pip install -q -e '.[hub,tpu]' && \
+$python -m venv .venv && . .venv/bin/activate && \
+pip install -q -e '.[hub,tpu]' && mkdir -p ~/.cache/specjax && \
 JAX_COMPILATION_CACHE_DIR=\$HOME/.cache/specjax \
-python -m specjax.run$options"
+python -m specjax.run$words"
 run mkdir -p out
 # The first host has the report.
-run "${cloud[@]}" scp --recurse "$name:specjax/out/tpu_vm" "out/" "${first[@]}"
+run "${cloud[@]}" scp --recurse "$name:specjax/out/tpu_vm" out/ "${first[@]}"
+if [ "$hosts" = all ]; then
+  # JAX has the first one alone write what was compiled; each reads its own.
+  run "${cloud[@]}" scp --recurse "$name:.cache/specjax" out/ "${first[@]}"
+  run "${cloud[@]}" scp --recurse out/specjax "$name:.cache/" "${all[@]}"
+fi

@@ -308,7 +308,8 @@ def _switched(
 
   def measured(name, make):
     if name not in setup.costs:
-      setup.costs[name] = make()
+      # Every host must draft alike.
+      setup.costs[name] = hosts.agreed(make())
     return setup.costs[name]
 
   def of(drafts):

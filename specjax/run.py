@@ -46,7 +46,8 @@ def work(argv: Sequence[str]) -> None:
     errors.UserError: the config can't be run here; mostly one line.
   """
   config = command_line.read(argv)
-  with hosts.together(config), prepare.enough_memory():
+  together = hosts.together(config.hosts, config.mesh, "specjax.run")
+  with together, prepare.enough_memory():
     if config.data.text:
       show_text(config)
     else:

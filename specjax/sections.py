@@ -340,11 +340,31 @@ class Hosts:
     count: how many; 0 asks the environment, as on a Cloud TPU or under Slurm.
     index: which of them this is.
     coordinator: address of the first one, as 10.0.0.1:1234.
+
+  Raises:
+    errors.UserError: they would not find one another.
   """
 
   count: int = 1
   index: int = 0
   coordinator: str = ""
+
+  def __post_init__(self):
+    errors.require(
+        checks.is_whole(self.count), "hosts.count", "give 0 or more", self.count
+    )
+    errors.require(
+        self.count < 2 or bool(re.fullmatch(r"\S+:\d+", self.coordinator)),
+        "hosts.coordinator",
+        "give the first process's address, as 10.0.0.1:1234",
+        self.coordinator,
+    )
+    errors.require(
+        checks.is_whole(self.index, 0, max(1, self.count) - 1),
+        "hosts.index",
+        f"give a number from 0 on, below hosts.count ({self.count})",
+        self.index,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -459,7 +479,6 @@ class Experiment:
     self._check_tree()
     self._check_rule()
     self._check_confidence()
-    self._check_hosts()
     # What the parts refuse is refused here, before anything is loaded.
     self.settings(eos=(1,))
     self.draft_settings(eos=(1,))
@@ -635,25 +654,6 @@ class Experiment:
         "block verification is for chains that are drawn: of draft.kind"
         f" {', '.join(LAWS)}, without draft.argmax and trees; give token",
         verify.rule,
-    )
-
-  def _check_hosts(self) -> None:
-    """Refuses processes that would not find one another."""
-    hosts = self.hosts
-    errors.require(
-        hosts.count >= 0, "hosts.count", "give 0 or more", hosts.count
-    )
-    errors.require(
-        hosts.count < 2 or bool(re.fullmatch(r"\S+:\d+", hosts.coordinator)),
-        "hosts.coordinator",
-        "give the first process's address, as 10.0.0.1:1234",
-        hosts.coordinator,
-    )
-    errors.require(
-        0 <= hosts.index < max(1, hosts.count),
-        "hosts.index",
-        f"give a number from 0 on, below hosts.count ({hosts.count})",
-        hosts.index,
     )
 
   def _check_not_drawn(self, what: str) -> None:

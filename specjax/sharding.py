@@ -137,11 +137,7 @@ class Layout:
 
   def put(self, path: str, weights: np.ndarray) -> jax.Array:
     """A parameter of the target, each device taking its own part."""
-    return jax.make_array_from_callback(
-        weights.shape,
-        self.parameter(path, weights.shape),
-        lambda index: weights[index],
-    )
+    return _parts(weights, self.parameter(path, weights.shape))
 
   def spread(self, arrays: Any) -> Any:
     """A batch's arrays with their rows over the groups; zeros fill it up."""
@@ -149,7 +145,7 @@ class Layout:
     def put(array):
       new = self.rows(len(array)) - len(array)
       full = np.pad(array, [(0, new)] + [(0, 0)] * (array.ndim - 1))
-      return jax.device_put(full, self._named(_Spec(DATA)))
+      return _parts(full, self._named(_Spec(DATA)))
 
     return jax.tree.map(put, arrays)
 
@@ -224,6 +220,13 @@ def mesh(data: int, model: int, devices=None) -> jax.sharding.Mesh:
       (DATA, MODEL),
       axis_types=(jax.sharding.AxisType.Auto,) * 2,
       devices=devices[: data * model],
+  )
+
+
+def _parts(array: np.ndarray, where: jax.sharding.Sharding) -> jax.Array:
+  """The array; each host gives the parts of its own devices."""
+  return jax.make_array_from_callback(
+      array.shape, where, lambda index: array[index]
   )
 
 

@@ -6,7 +6,8 @@ Builds the texts and the vocabulary where they are missing, trains each model
 of the config from its newest checkpoint on, and writes it as a Hugging Face
 directory to <out>/<model>/hf, with its curves and its quality on the held-out
 rows beside it. A config of draft heads (configs/train_heads.py) is
-training.heads' matter.
+training.heads' matter. Of several hosts (`hosts` of the config) the first one
+prints and writes.
 """
 
 import dataclasses
@@ -24,8 +25,10 @@ from specjax import checkpoints
 from specjax import checks
 from specjax import command_line
 from specjax import errors
+from specjax import hosts
 from specjax import options
 from specjax import pictures
+from specjax import sections
 from specjax import settings
 from specjax import sharding
 from specjax.checkpoints import hf
@@ -44,6 +47,9 @@ from specjax.training import objective
 from specjax.training import optimizer
 from specjax.training import quality
 from specjax.training import texts
+from specjax.training import turns
+
+_GO_ON = "the same command on all of them goes on from the newest checkpoint"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -76,15 +82,23 @@ def train(config) -> None:
     )
   pictures.check()
   check_options(config)
-  layout = sharding.layout(config.mesh.data, config.mesh.model)
   for name, entry in config.models.items():
     train_config(config, name)
     if entry.start and entry.start not in config.models:
       find_start(config, name)
+  mesh = sections.Mesh(config.mesh.data, config.mesh.model)
+  where = sections.Hosts(**config.hosts)
+  with hosts.together(where, mesh, "specjax.train", _GO_ON):
+    _train_family(config, sharding.layout(mesh.data, mesh.model))
+
+
+def _train_family(config, layout: sharding.Layout | None) -> None:
+  """Trains all models of the config, in the order that they need."""
   compiled = pathlib.Path(config.out).absolute() / "compiled"
   # A step compiles once a bucket: some minutes that a resume need not spend.
   jax.config.update("jax_compilation_cache_dir", str(compiled))
-  material = Material.build(config)
+  with turns.first_alone():
+    material = Material.build(config)
   # A ConfigDict has its own order; what is distilled needs its target.
   for name in sorted(config.models, key=lambda n: config.models[n].distilled):
     train_one(config, name, material, layout)
@@ -220,6 +234,7 @@ def check_options(config) -> None:
     )
   for temperature in temperatures:
     settings.Settings(temperature=temperature)
+  sections.Hosts(**config.hosts)
   if config.teacher:
     resolve.find(config.teacher, hint="")
 
@@ -259,7 +274,8 @@ def train_one(
         config.teacher or str(pathlib.Path(config.out) / "target" / "hf"),
         hint="train the target first: --config configs/train_mini.py:target",
     )
-    pairs = teacher_pairs(config, name, teacher, material)
+    with turns.first_alone():
+      pairs = teacher_pairs(config, name, teacher, material)
     if not config.divergence_weight:
       teacher = None  # It has said all it has to say.
   run = dataclasses.replace(
@@ -275,6 +291,14 @@ def train_one(
       begin,
       layout,
   )
+  if hosts.first():
+    save(config, run, params, material)
+  # What comes next may be taught by it.
+  turns.meet()
+
+
+def save(config, run: loop.TrainConfig, params, material: Material) -> None:
+  """Writes a trained model, its curves and its quality."""
   hf.save_model(
       run.folder / "hf",
       t5.T5(run.objective.model),
@@ -287,7 +311,7 @@ def train_one(
       checkpoints.load(str(run.folder / "hf")), config.quality_rows or None
   )
   quality.save(run.folder / "quality.json", scores)
-  print(f"{name}: {quality.line(scores)}")
+  print(f"{run.name}: {quality.line(scores)}")
 
 
 def find_start(config, name: str) -> str:
@@ -354,6 +378,7 @@ def teacher_pairs(
         total=len(texts_read),
         desc=f"teacher's texts, temperature {temperature:g}",
         unit="row",
+        disable=not hosts.first(),
     ) as bar:
       targets += texts.written(
           teacher, texts_read, writing, folder, bar.update

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 import pathlib
 import shlex
 import shutil
@@ -20,6 +21,7 @@ SCRIPT = ROOT / "launch" / "tpu_vm.sh"
 NOTEBOOK = ROOT / "launch" / "colab.ipynb"
 SCHEMA = ROOT / "tests" / "fixtures" / "jobset.yaml"
 CONFIG = "configs/ende_t5small.py:mini"
+ZONE = "us-west4-a"
 
 
 def launch(*arguments):
@@ -46,13 +48,15 @@ def options(ssh):
 
 def test_one_host(monkeypatch):
   monkeypatch.chdir(ROOT)
-  bundle, up, ssh, folder, down = commands(
-      "vm", "zone", CONFIG, "--config.data.text=two words, 'quoted'"
+  root, bundle, up, ssh, folder, down = commands(
+      "vm", ZONE, CONFIG, "--config.data.text=two words, 'quoted'"
   )
+  assert root == ["cd", str(ROOT)]
   assert bundle[:3] == ["git", "bundle", "create"]
   for command in (up, ssh, down):
     assert command[:4] == ["gcloud", "compute", "tpus", "tpu-vm"]
-    assert "--zone=zone" in command and "--worker=0" in command
+    assert f"--zone={ZONE}" in command and "--worker=0" in command
+    assert not any(word.startswith("--project") for word in command)
   config = options(ssh)
   assert config.data.text == "two words, 'quoted'"
   assert config.out == "out/tpu_vm" and config.hosts.count == 1
@@ -63,9 +67,9 @@ def test_one_host(monkeypatch):
 def test_compute_engine(monkeypatch):
   """The same without workers, of which there is one."""
   monkeypatch.chdir(ROOT)
-  old, new = (commands(*how, "vm", "zone", CONFIG) for how in ([], ["--gce"]))
-  assert len(old) == len(new) == 5
-  for before, after in zip(old[1:], new[1:]):
+  old, new = (commands(*how, "vm", ZONE, CONFIG) for how in ([], ["--gce"]))
+  assert len(old) == len(new) == 6
+  for before, after in zip(old[2:], new[2:]):
     words = [word for word in before if word != "--worker=0"]
     if words[0] == "gcloud":
       del words[2:4]
@@ -73,17 +77,28 @@ def test_compute_engine(monkeypatch):
     assert [w for w in words if "bundle" not in w] == [
         w for w in after if "bundle" not in w
     ]
-  assert options(new[2]).out == "out/tpu_vm"
+  assert options(new[3]).out == "out/tpu_vm"
+
+
+def test_project():
+  """Every command of gcloud has it."""
+  made = commands("--project=mine", "vm", ZONE, CONFIG)
+  asked = [words for words in made if words[0] == "gcloud"]
+  assert len(asked) == 3 and all("--project=mine" in words for words in asked)
 
 
 def test_all_hosts_of_a_slice(monkeypatch):
-  """All run; the report is the first one's."""
+  """All run; the report is the first one's, and so is what was compiled."""
   monkeypatch.chdir(ROOT)
-  _, up, ssh, _, down = commands(
-      "--all", "vm", "zone", CONFIG, "--config.mesh.data=8"
+  *_, up, ssh, _, down, compiled, spread = commands(
+      "--all", "vm", ZONE, CONFIG, "--config.mesh.data=8"
   )
-  assert "--worker=all" in up and "--worker=all" in ssh
-  assert "--worker=0" in down
+  for command in (up, ssh, spread):
+    assert "--worker=all" in command
+  for command in (down, compiled):
+    assert "--worker=0" in command
+  assert "JAX_COMPILATION_CACHE_DIR=$HOME/.cache/specjax " in ssh[-1]
+  assert "vm:.cache/specjax" in compiled and "vm:.cache/" in spread
   config = options(ssh)
   assert config.hosts.count == 0 and config.mesh.data == 8
 
@@ -94,7 +109,18 @@ def test_jobset(monkeypatch):
   made = yaml.safe_load((ROOT / "launch" / "jobset.yaml").read_text())
   job, pod = spec_of(made), pod_of(made)
   [container] = pod["containers"]
-  assert job["parallelism"] == job["completions"]
+  assert made["apiVersion"] == "jobset.x-k8s.io/v1alpha2"
+  assert made["metadata"]["annotations"] == {
+      "alpha.jobset.sigs.k8s.io/exclusive-topology": (
+          "cloud.google.com/gke-nodepool"
+      )
+  }
+  assert job["parallelism"] == job["completions"] == 2
+  assert job["completionMode"] == "Indexed"
+  assert set(pod["nodeSelector"]) == {
+      "cloud.google.com/gke-tpu-accelerator",
+      "cloud.google.com/gke-tpu-topology",
+  }
   each = container["resources"]["limits"]["google.com/tpu"]
   chips = job["completions"] * each
   topology = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
@@ -105,7 +131,9 @@ def test_jobset(monkeypatch):
   assert config.mesh.data * config.mesh.model == chips
   [mount], [volume] = container["volumeMounts"], pod["volumes"]
   assert mount["name"] == volume["name"]
-  assert config.out.startswith(mount["mountPath"])
+  kept = [config.out, *(each["value"] for each in container["env"])]
+  assert all(path.startswith(mount["mountPath"] + "/") for path in kept)
+  assert container["env"][0]["name"] == "JAX_COMPILATION_CACHE_DIR"
 
 
 def refused(manifest):
@@ -142,6 +170,25 @@ def test_jobset_is_one():
     assert refused(broken) == {where}
 
 
+def test_jobset_in_the_models_of_its_api():
+  """Those generated from JobSet's and Kubernetes' own descriptions.
+
+  They drop what they do not know, and refuse other types.
+  """
+  models = pytest.importorskip("kubeflow_trainer_api.models")
+  manifest = yaml.safe_load((ROOT / "launch" / "jobset.yaml").read_text())
+  read = lambda made: models.JobsetV1alpha2JobSetSpec.from_dict(
+      made["spec"]
+  ).to_dict()
+  assert read(manifest) == manifest["spec"]
+  broken = copy.deepcopy(manifest)
+  spec_of(broken)["completion"] = 2
+  assert read(broken) == manifest["spec"]
+  spec_of(broken)["completions"] = "two"
+  with pytest.raises(ValueError, match="completions"):
+    read(broken)
+
+
 def spec_of(manifest):
   """The Job's."""
   return manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
@@ -152,11 +199,41 @@ def pod_of(manifest):
 
 
 @pytest.mark.parametrize(
-    "words", (["vm"], ["--all", "--gce", "vm", "zone", CONFIG]), ids=len
+    "words, line",
+    (
+        (["vm"], "give NAME, ZONE and CONFIG, such as my-v5e us-west4-a"),
+        (["vm", CONFIG, "--config.out=a"], "ZONE: give one such as us-west4-a"),
+        (["vm", ZONE, "none.py"], "CONFIG: give a file that is committed"),
+        (["vm", ZONE, CONFIG, "x=1"], "OPTION: give --config.KEY=VALUE, got"),
+        (["--all", "--gce", "vm", ZONE, CONFIG], "give one of --all and --gce"),
+        (["--project", "p", "vm", ZONE, CONFIG], "--project: there is no such"),
+    ),
+    ids=str,
 )
-def test_usage(words):
-  done = launch("--dry-run", *words)
-  assert done.returncode == 2 and done.stderr.startswith("usage: ")
+def test_what_is_missing(words, line):
+  """Told in one line, dry run or not."""
+  for how in (["--dry-run"], []):
+    done = launch(*how, *words)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f"launch/tpu_vm.sh: {line}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_project(tmp_path):
+  """Where gcloud has none; nothing else is asked of it."""
+  gcloud = tmp_path / "gcloud"
+  gcloud.write_text("#!/bin/sh\ntest \"$*\" = 'config get-value project'\n")
+  gcloud.chmod(0o755)
+  done = subprocess.run(
+      ["bash", SCRIPT, "vm", ZONE, CONFIG],
+      env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+      capture_output=True,
+      text=True,
+  )
+  assert done.returncode == 2
+  assert done.stderr == (
+      "launch/tpu_vm.sh: give --project=PROJECT; gcloud has none of its own\n"
+  )
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="no shellcheck")

@@ -43,6 +43,8 @@ _SMALL = "--config=configs/train_mini.py:small"
         ([_SMALL, "--config.seed=-1"], "seed"),
         ([_SMALL, "--config.divergence=kl"], "divergence"),
         ([_SMALL, "--config.models.small.steps=0"], "models.small.steps"),
+        ([_SMALL, "--config.hosts.count=2"], "hosts.coordinator: give the fi"),
+        ([_SMALL, "--config.hosts.index=1"], "hosts.index: give a number from"),
     ],
 )
 def test_bad_arguments_are_one_line(arguments, words, capsys):

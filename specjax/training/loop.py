@@ -29,18 +29,19 @@ import filelock
 from flax import traverse_util
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import tqdm
 
 from specjax import checks
 from specjax import errors
+from specjax import hosts
 from specjax import sharding
 from specjax import strict_json
 from specjax import writing
 from specjax.training import log as log_lib
 from specjax.training import optimizer as optimizer_lib
+from specjax.training import turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,14 +164,21 @@ def step(
       teacher_params,
       micro_batches[0],
   )
-  zeros = functools.partial(
-      jax.tree.map, lambda like: jnp.zeros(like.shape, like.dtype)
-  )
-  total = zeros((sums, params))
+  total = _zeros((sums, params), layout)
   for each in micro_batches:
     total = _add_gradient(objective, params, teacher_params, total, each)
   params, state, means = _update(config, layout, params, state, total)
   return params, state, jax.tree.map(float, means)
+
+
+def _zeros(like, layout: sharding.Layout | None):
+  """Zeros of these shapes, where they belong."""
+  make = lambda leaf, where=None: jnp.zeros(
+      leaf.shape, leaf.dtype, device=where
+  )
+  if layout is None:
+    return jax.tree.map(make, like)
+  return jax.tree.map(make, like, layout.target(like))
 
 
 def held_out(
@@ -211,19 +219,23 @@ def run(
     held: name -> rows, measured apart.
     teacher_params: variables that stay: of the objective's teacher or target.
     begin: variables at step 0; None draws them at random.
-    layout: of several devices; checkpoints of one may go on on another.
+    layout: of several devices; checkpoints of one may go on on another. Of
+      several hosts, too: each reads all rows, and takes its own of a batch.
 
   Returns:
     The trained variables.
 
   Raises:
     errors.UserError: its folder holds checkpoints of another recipe, another
-      process trains there, or the loss is no number.
+      process trains there, the loss is no number, or hosts do not see one
+      folder and the same data.
   """
   config.folder.mkdir(parents=True, exist_ok=True)
   try:
-    # Released by the system, too, where the process is killed.
-    with filelock.FileLock(config.folder / "lock", timeout=0):
+    # Released by the system, too, where the process is killed. Of several hosts
+    # the first one holds it for all.
+    lock = filelock.FileLock(config.folder / "lock", timeout=0)
+    with lock if hosts.first() else contextlib.nullcontext():
       return _run(config, train, held, teacher_params, begin, layout)
   except filelock.Timeout:
     raise errors.UserError(
@@ -243,20 +255,24 @@ def _run(
   with ocp.CheckpointManager(
       config.folder / "checkpoints", options=options
   ) as saved:
-    _check_recipe(config, saved.latest_step())
+    with turns.first_alone():
+      _check_recipe(config, saved.latest_step())
     params, state, start = restore(config, saved, begin, layout)
     if layout:
       teacher_params = jax.device_put(
           teacher_params, layout.target(teacher_params)
       )
     last = config.optimizer.steps
-    log = log_lib.Log(config.folder / "log.jsonl", start)
+    write = lambda entry: None
+    if hosts.first():
+      write = log_lib.Log(config.folder / "log.jsonl", start).write
     bar = tqdm.tqdm(
         range(start + 1, last + 1),
         total=last,
         initial=start,
         desc=config.name,
         unit="step",
+        disable=not hosts.first(),
     )
     for done in bar:
       began = time.perf_counter()
@@ -279,11 +295,11 @@ def _run(
           figures = held_out(config, params, teacher_params, batches, layout)
           del figures["tokens"]
           entry |= {f"held_out_{name}_{k}": v for k, v in figures.items()}
-      log.write(entry)
+      write(entry)
       # After the log: a step that is in a checkpoint is in the log.
       if done % config.checkpoint_every == 0 or done == last:
         _save(config, saved, done, (params, state))
-  return jax.tree.map(np.asarray, params)
+  return sharding.fetch(params)
 
 
 def _save(config: TrainConfig, saved, step: int, trees) -> None:
@@ -296,6 +312,8 @@ def _save(config: TrainConfig, saved, step: int, trees) -> None:
     saved.save(step, args=ocp.args.StandardSave(trees))
   # What the system refuses comes in several guises.
   except Exception as error:
+    if hosts.is_lost(error):
+      raise
     raise errors.UserError(
         f"{_checkpoint(config, step)} cannot be written"
         f" ({errors.reason(error)}); make room there: the same command goes on"
@@ -310,7 +328,8 @@ def _check_recipe(config: TrainConfig, newest: int | None) -> None:
 
   Raises:
     errors.UserError: something else has changed, and the field is named; or
-      there is a checkpoint, `newest`, and no recipe.
+      there is a checkpoint, `newest`, and no recipe; or a host does not find
+      the recipe that the first one has just noted.
   """
   recipe = dataclasses.asdict(config)
   for name in ("name", "out", "evaluate_every", "checkpoint_every"):
@@ -324,6 +343,12 @@ def _check_recipe(config: TrainConfig, newest: int | None) -> None:
         f"{path} is missing or damaged, so nobody knows how the checkpoints"
         " there were made; give another out, or delete the folder"
     )
+  errors.require(
+      hosts.first() or old is not None,
+      "out",
+      "give a folder that all hosts see",
+      str(config.out),
+  )
   if old is not None:
     for name in sorted(recipe.keys() | old.keys()):
       may_change = name in ("optimizer.steps", "optimizer.decay")
@@ -334,7 +359,8 @@ def _check_recipe(config: TrainConfig, newest: int | None) -> None:
             f" {errors.shown(recipe.get(name))}; give another out, or delete"
             " the folder"
         )
-  writing.write(path, json.dumps(recipe, indent=2) + "\n")
+  if hosts.first():
+    writing.write(path, json.dumps(recipe, indent=2) + "\n")
 
 
 def _old_recipe(path: pathlib.Path) -> dict[str, Any] | None:
@@ -395,6 +421,8 @@ def _restored(config: TrainConfig, saved, step: int, like):
       found = saved.restore(step, args=ocp.args.StandardRestore(like))
     # Of a damaged one orbax raises whatever it trips over.
     except Exception as error:
+      if hosts.is_lost(error):
+        raise
       reason = errors.reason(error)
     if reason:
       # Tasks that were never run complain when they are dropped.

@@ -10,26 +10,25 @@ prints and writes.
 
 import atexit
 import contextlib
-import functools
 import os
+import subprocess
 import sys
-import threading
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 import jax
-# The only way to hear of a lost process before XLA ends this one.
-from jax._src import distributed
 from jax.experimental import multihost_utils
 import numpy as np
 
 from specjax import errors
+from specjax import last_words
 from specjax import sections
 
 # A process that is gone is noticed after so many seconds at the latest.
 _NOTICED = 20
 # One that has told what is wrong leaves after so many.
 _GRACE = 3
+_STDERR = 2
 # What the errors of a lost one speak of.
 _LOST = (
     "barrier",
@@ -72,49 +71,59 @@ def together(
 ) -> Iterator[None]:
   """Joins the run's processes; where one is lost, the others end.
 
-  Must be entered before anything asks for a device.
+  They end at once, with a line of `last_words`. Must be entered before
+  anything asks for a device.
 
   Args:
     hosts: how they find one another.
     mesh: of all their devices.
-    door: name of the module that was started; it begins its lines.
-    remedy: what to do where a process is lost.
+    door: name of the module that was started; it begins the line.
+    remedy: what to do where a process is lost; it ends the line.
 
   Raises:
-    errors.UserError: they don't find one another, the mesh is not of all their
-      devices, or one has ended.
+    errors.UserError: they don't find one another, or the mesh is not of all
+      their devices.
   """
   if hosts.count == 1:
     yield
     return
-  # Whoever is first to hear of a lost process tells it: this thread, whose
-  # programs fail, or one of XLA's.
-  told = threading.Lock()
-
-  def line(reason) -> str:
-    return (
-        "hosts: another process has ended or is out of reach"
-        f" ({errors.line(str(reason), 150)}); {remedy}"
-    )
-
-  def lost(status) -> None:
-    if told.acquire(blocking=False):
-      # Over a bar, where there is one.
-      print(f"\r{door}: {line(status)}", file=sys.stderr, flush=True)
-      _leave()
-
-  try:
-    _start(hosts, lost)
-    _check_mesh(mesh)
-    yield
-  except Exception as error:
-    told.acquire()
-    # Else JAX waits for the others at Python's end, and complains. They may be
-    # about to tell the same as this one.
-    atexit.register(_leave, 0 if is_lost(error) else _GRACE)
-    if not is_lost(error):
+  with _last_words(door, remedy):
+    try:
+      _start(hosts)
+      _check_mesh(mesh)
+      yield
+    except Exception as error:
+      if is_lost(error):
+        os.write(_STDERR, last_words.line(str(error).encode()))
+        _leave()
+      # JAX would wait for the others at Python's end, and complain. They may be
+      # about to tell the same as this one.
+      atexit.register(_leave, _GRACE)
       raise
-    raise errors.UserError(line(error)) from None
+
+
+@contextlib.contextmanager
+def _last_words(door: str, remedy: str) -> Iterator[None]:
+  """Has what XLA prints go through last_words; Python's goes on as before."""
+  sys.stderr.flush()
+  own = os.dup(_STDERR)
+  teller = subprocess.Popen(
+      [sys.executable, last_words.__file__, door, remedy],
+      stdin=subprocess.PIPE,
+  )
+  sys.stderr = os.fdopen(
+      own, "w", buffering=1, encoding="utf-8", errors="backslashreplace"
+  )
+  os.dup2(teller.stdin.fileno(), _STDERR)
+  teller.stdin.close()
+  try:
+    yield
+  except BaseException:
+    # This process has words of its own.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
+    raise
+  os.dup2(own, _STDERR)
+  teller.wait()
 
 
 def is_lost(error: Exception) -> bool:
@@ -132,8 +141,8 @@ def _leave(after: float = 0.0) -> None:
   os._exit(1)
 
 
-def _start(hosts: sections.Hosts, lost: Callable[[Any], None]) -> None:
-  """Finds the other processes; `lost` is called when one is gone."""
+def _start(hosts: sections.Hosts) -> None:
+  """Finds the other processes."""
   how = {}
   if hosts.count:
     how = dict(
@@ -141,39 +150,19 @@ def _start(hosts: sections.Hosts, lost: Callable[[Any], None]) -> None:
         num_processes=hosts.count,
         process_id=hosts.index,
     )
+  # Its notifier would keep SIGTERM from ending this process.
+  jax.config.update("jax_enable_preemption_service", False)
   try:
-    with _heard(lost):
-      jax.distributed.initialize(
-          **how,
-          heartbeat_timeout_seconds=_NOTICED,
-          shutdown_timeout_seconds=_NOTICED,
-      )
+    jax.distributed.initialize(
+        **how,
+        heartbeat_timeout_seconds=_NOTICED,
+        shutdown_timeout_seconds=_NOTICED,
+    )
   except ValueError as error:
     raise errors.UserError(
         f"hosts.count: the environment names no other processes ({error}); give"
         " hosts.count, hosts.index and hosts.coordinator"
     ) from None
-
-
-@contextlib.contextmanager
-def _heard(lost: Callable[[Any], None]) -> Iterator[None]:
-  """Has jax.distributed's client call `lost`, for which it has no argument.
-
-  Without it XLA ends the process itself, after a screenful of lines; so it is
-  where JAX has no such function any more.
-  """
-  library = getattr(distributed, "_jax", None)
-  make = getattr(library, "get_distributed_runtime_client", None)
-  if make is None:
-    yield
-    return
-  library.get_distributed_runtime_client = functools.partial(
-      make, missed_heartbeat_callback=lost
-  )
-  try:
-    yield
-  finally:
-    library.get_distributed_runtime_client = make
 
 
 def _check_mesh(mesh: sections.Mesh) -> None:

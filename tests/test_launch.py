@@ -177,13 +177,11 @@ def test_jobset_in_the_models_of_its_api():
   """
   models = pytest.importorskip("kubeflow_trainer_api.models")
   manifest = yaml.safe_load((ROOT / "launch" / "jobset.yaml").read_text())
-  read = lambda made: models.JobsetV1alpha2JobSetSpec.from_dict(
-      made["spec"]
-  ).to_dict()
-  assert read(manifest) == manifest["spec"]
+  read = lambda made: models.JobsetV1alpha2JobSet.from_dict(made).to_dict()
+  assert read(manifest) == manifest
   broken = copy.deepcopy(manifest)
   spec_of(broken)["completion"] = 2
-  assert read(broken) == manifest["spec"]
+  assert read(broken) == manifest
   spec_of(broken)["completions"] = "two"
   with pytest.raises(ValueError, match="completions"):
     read(broken)

@@ -34,7 +34,7 @@ ROOMS = (
     "hub kept options pictures programs topology",
     "strict_json shipped writing",
     "errors",
-    "checks",
+    "checks last_words",
     "overlap roofline",
     "theory",
 )

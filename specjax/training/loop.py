@@ -249,6 +249,8 @@ def _run(
 ) -> dict:
   data, _ = config.batch.dataset(train, config.seed)
   held = {name: _one_epoch(rows, config.batch) for name, rows in held.items()}
+  # Collectives give up where one host is far behind.
+  turns.meet()
   options = ocp.CheckpointManagerOptions(
       max_to_keep=2, enable_async_checkpointing=False
   )

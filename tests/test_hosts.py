@@ -166,7 +166,7 @@ def check_lost(told, remedy, door):
 # As XLA has it, shortened.
 SCREENFUL = b"""W1130 19:57:01.1 12 cpu.cc:1] Something else.
 a line of another library
-E1130 19:57:02.1 12 coordination_service.cc:9] The following tasks are unhealthy:
+E1130 19:57:02.1 12 coordination_service.cc:9] These tasks are unhealthy:
 /job:jax_worker/replica:0/task:1
 E1130 19:57:02.2 12 coordination_service_agent.cc:3] Polled an error.
 F1130 19:57:02.3 12 client.h:77] Terminating process because the JAX \

@@ -4,13 +4,14 @@ Not of the paper: a head that goes on from the target's last hidden states
 (arXiv 2401.15077), trained on its own translations and summaries, and the 8
 likeliest nodes of a tree that is grown each round (arXiv 2406.16858).
 
-Command: python -m specjax.train --config configs/train_heads.py:ende_eagle
-         python -m specjax.run --config configs/ende_eagle2.py:mini
-         --config.draft.heads=FILE for another head; `:mini,T1` is temperature 1
+Command: python -m specjax.run --config configs/ende_eagle2.py:mini
+         --config.draft.heads=FILE for another head, such as that of python -m
+         specjax.train --config configs/train_heads.py:ende_eagle;
+         `:mini,T1` is temperature 1
          --config.draft.dynamic.nodes=0 drafts a chain of four
-Time: a few minutes on two CPU cores, once there is a head.
-Expected: acceptance by position near that of acceptance.json beside the head;
-no row that differs.
+Time: a few minutes on two CPU cores.
+Expected: acceptance by position near the model card's
+(specjax/assets/mini/README.md); no row that differs.
 """
 
 from specjax import config
@@ -27,7 +28,7 @@ def get_config(variant: str = "mini"):
       gamma_mini=4,
   )
   made.draft.kind = "eagle"
-  made.draft.heads = "out/train_heads/ende_eagle/heads.safetensors"
+  made.draft.heads = "mini/eagle"
   made.draft.dynamic.nodes = 8
   made.draft.dynamic.top_k = 3
   made.draft.dynamic.depth = 4

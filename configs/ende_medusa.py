@@ -4,12 +4,13 @@ Not of the paper: four heads (arXiv 2401.10774) that read the hidden state of
 the target's decoder, trained on its own translations and summaries; the target
 stays as it is, and so does its law.
 
-Command: python -m specjax.train --config configs/train_heads.py:ende_medusa
-         python -m specjax.run --config configs/ende_medusa.py:mini
-         --config.draft.heads=FILE for other heads; `:mini,T1` is temperature 1
-Time: a few minutes on two CPU cores, once there are heads.
-Expected: acceptance by position near that of acceptance.json beside the heads;
-no row that differs.
+Command: python -m specjax.run --config configs/ende_medusa.py:mini
+         --config.draft.heads=FILE for other heads, such as those of python -m
+         specjax.train --config configs/train_heads.py:ende_medusa;
+         `:mini,T1` is temperature 1; --config.draft.tree="" drafts a chain
+Time: a few minutes on two CPU cores.
+Expected: acceptance by position near the model card's
+(specjax/assets/mini/README.md); no row that differs.
 """
 
 from specjax import config
@@ -26,5 +27,6 @@ def get_config(variant: str = "mini"):
       gamma_mini=4,
   )
   made.draft.kind = "medusa"
-  made.draft.heads = "out/train_heads/ende_medusa/heads.safetensors"
+  made.draft.heads = "mini/medusa"
+  made.draft.tree = "mini/medusa_tree"
   return made

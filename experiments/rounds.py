@@ -5,8 +5,8 @@
 Drafts and verify step are timed each alone and then together: what that takes
 more is the price of sharing caches. The rest is what a whole round adds:
 judging, emitting, counting. Their sum is held against a round of the loop, in
-texts of 24 tokens or more, and what a round takes beyond drafts and verify step
-is the loop's overhead. Every draft greedily, and each task's first one at
+a text of 24 tokens or more, and what a round takes beyond drafts and verify
+step is the loop's overhead. Every draft greedily, and each task's first one at
 temperature 1.
 
 Writes results/rounds.json, .md and .png. About four minutes on two CPU cores.
@@ -53,8 +53,11 @@ def measure(pair: pairs.Pair, temperature: float = 0) -> dict[str, Any]:
   """
   setup = long_texts(pairs.setup(pair.at(temperature)))
   side, measured = setup.speculative, setup.config.measure
-  batches = [group.batch for group in setup.groups(measured.timed_rows)]
-  state = steps_lib.middle(side, batches[len(batches) // 2])
+  groups = setup.groups(len(setup.requests))
+  # Steps and rounds of one shape: of the text whose width is the middle one.
+  batch = groups[len(groups) // 2].batch
+  batches = [batch] * measured.timed_rows
+  state = steps_lib.middle(side, batch)
   loop, gamma = side.loop, setup.drafts.drafter.depth
   of_a_round = functools.partial(
       steps_lib.round_steps,
@@ -102,7 +105,6 @@ def measure(pair: pairs.Pair, temperature: float = 0) -> dict[str, Any]:
       "draft": pair.draft,
       "temperature": temperature,
       "gamma": gamma,
-      "texts": len(batches),
       "milliseconds": {
           key: 1e3 * statistics.median(one[key] for one in found)
           for key in found[0]
@@ -212,7 +214,6 @@ def markdown(made: dict[str, Any]) -> str:
           line["draft"],
           line["temperature"],
           line["gamma"],
-          line["texts"],
           *(number(value, 3) for value in line["milliseconds"].values()),
           f"{ratio(line):.3f} ({line['sum_over_round'][0]:.3f} to"
           f" {line['sum_over_round'][-1]:.3f})",
@@ -224,8 +225,8 @@ def markdown(made: dict[str, Any]) -> str:
   return "\n".join([
       "# Does a round add up?",
       "",
-      f"{environment.headline(made)}, {made['dtype']}, batch 1, texts of"
-      f" {_TOKENS} tokens or more.",
+      f"{environment.headline(made)}, {made['dtype']}, batch 1, a text of"
+      f" {_TOKENS} tokens or more: of those there are the one of middle width.",
       "",
       "Milliseconds, medians. Drafts and verify step: each timed alone."
       " Sharing: what both take more together; c has it, too. Rest: judging,"
@@ -234,7 +235,7 @@ def markdown(made: dict[str, Any]) -> str:
       " beyond its drafts and verify step, timed together.",
       "",
       *results.table(
-          "task | draft | T | gamma | texts | drafts | verify | sharing |"
+          "task | draft | T | gamma | drafts | verify | sharing |"
           " rest | sum | round | sum over round | loop's overhead",
           cells,
       ),

@@ -343,9 +343,9 @@ def test_training(start, tmp_path):
       f"--config.out={tmp_path / name}",
       "--config.mesh.data=4",
       "--config.mesh.model=2",
-      "--config.models.target.steps=60",
+      "--config.models.target.steps=30",
       "--config.models.small_distilled.steps=4",
-      "--config.evaluate_every=20",
+      "--config.evaluate_every=10",
       "--config.checkpoint_every=5",
   ]
   told = start(8, *words("one")).end(900)
@@ -360,14 +360,14 @@ def test_training(start, tmp_path):
       "the same command on all of them goes on from the newest checkpoint",
       "specjax.train",
   )
-  assert 5 <= len(log_lib.read(log)) < 60
+  assert 5 <= len(log_lib.read(log)) < 30
   assert not (tmp_path / "two" / "target" / "hf").exists()
   first, second = (
       process.end(900) for process in on_two(start, *words("two"))
   )
   assert first[0] == second[0] == 0, (first, second)
   assert len(first[1]) == 2 and second[1] == []
-  for name, steps in (("target", 60), ("small_distilled", 4)):
+  for name, steps in (("target", 30), ("small_distilled", 4)):
     logs = [
         log_lib.read(tmp_path / run / name / "log.jsonl")
         for run in ("one", "two")

@@ -148,6 +148,18 @@ def test_bfloat16_logits_feed_draw_ratio_and_residual_alike():
   assert abs(got - want).sum() / 2 < 0.005
 
 
+def test_draws_are_from_the_logits_that_judge():
+  """deepseek-ai/DeepSpec#31; drawn from what all three round to, it shows."""
+  q_logits = jnp.asarray([40.12, 40.0, 39.9, -jnp.inf])
+  p_logits = jnp.asarray([39.2, 40.3, 39.9, -jnp.inf])
+  law = enumeration.laws(q_logits[None], rounds.PLAIN)
+  assert np.ptp(np.asarray(enumeration.dense(law))[0, :3]) > 0.05
+  got = _first_tokens(p_logits, q_logits)
+  want = enumeration.reference_law(p_logits, rounds.PLAIN)
+  assert abs(got - want).sum() / 2 < 0.005
+
+
+
 REUSE = (
     np.log(np.float32([0.4, 0.3, 0.2, 0.1])),
     np.log(np.float32([0.1, 0.25, 0.15, 0.5])),

@@ -315,13 +315,21 @@ ENDS = (
         "test_loop_edges.py::test_finished_rows_are_frozen",
     ),
     Change(
-        "caches of rows that never began are written on",
+        "caches of ended rows are written on",
         "mistralai/mistral-inference#270",
         "decoding/loop.py",
         "active_BT = ~state.done_B[:, None] & (\n"
         "        index_T <= proposal.count_B[:, None]\n"
         "    )",
         "active_BT = index_T <= proposal.count_B[:, None]",
+        "test_loop_edges.py::test_finished_rows_are_frozen",
+    ),
+    Change(
+        "rows that only fill the batch are decoded",
+        "mistralai/mistral-inference#270",
+        "decoding/requests.py",
+        "+ [0] * blank",
+        "+ [requests[0].max_new_tokens] * blank",
         "test_loop_edges.py::test_blank_rows_do_not_count",
     ),
     Change(

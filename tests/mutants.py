@@ -217,6 +217,19 @@ def _judged(folder: pathlib.Path, change: changes.Change) -> dict[str, Any]:
   return {"verdict": ran.verdict, "reason": ran.reason, "seconds": seconds}
 
 
+def table(
+    chosen: Sequence[changes.Change], red: Sequence[changes.Change]
+) -> str:
+  """How many of some changes were noticed, by the tables of reports."""
+  lines = ["| reports | changes | noticed |", "|---|---|---|"]
+  for name, every in (changes.TABLES | {"all": changes.CHANGES}).items():
+    made = [change for change in every if change in chosen]
+    if made:
+      noticed = sum(change in red for change in made)
+      lines.append(f"| {name} | {len(made)} | {noticed} |")
+  return "\n".join(lines)
+
+
 def main(argv: Sequence[str]) -> int:
   """Makes the changes that the arguments ask for; returns the exit code."""
   parser = argparse.ArgumentParser(
@@ -240,18 +253,19 @@ def main(argv: Sequence[str]) -> int:
     store = kept.Folder(asked.out or pathlib.Path(made) / "kept")
     if not _unbroken(folder, store, chosen):
       return 1
-    red = 0
+    red = []
     for change in chosen:
       name = _digest(change.test.partition("::")[0], change)
       found = store.kept(name, lambda: _judged(folder, change))
-      red += found["verdict"] == "red"
+      if found["verdict"] == "red":
+        red.append(change)
       print(
           f"{found['verdict']:9} {found['seconds']:4.0f} s  {change.what}:"
           f" {change.test}  {found['reason'][:_SHOWN]}",
           flush=True,
       )
-  print(f"\n{len(chosen)} changes, {red} noticed")
-  return 0 if red == len(chosen) else 1
+  print(f"\n{table(chosen, red)}")
+  return 0 if red == chosen else 1
 
 
 if __name__ == "__main__":

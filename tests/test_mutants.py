@@ -53,11 +53,24 @@ def test_every_report_has_a_change():
     if line.startswith("| ") and "::" in line:
       rows[line[2:].split(",")[0].split(" |")[0]] = line
   assert len(rows) > 30
+  for table, made in changes.TABLES.items():
+    _, _, below = text.partition(f"\n## {table}\n")
+    reports = {change.report for change in made} - {""}
+    assert all(report in below.partition("\n## ")[0] for report in reports)
   told = {change.report for change in changes.CHANGES} - {""}
   assert told == rows.keys()
   for change in changes.CHANGES:
     if change.report:
       assert change.test.partition("[")[0] in rows[change.report], change.what
+
+
+def test_what_is_noticed_is_counted_by_tables():
+  heads = list(changes.HEADS)
+  assert mutants.table(heads, heads[1:]).splitlines()[2:] == [
+      f"| Heads that read the target's hidden states | {len(heads)} |"
+      f" {len(heads) - 1} |",
+      f"| all | {len(heads)} | {len(heads) - 1} |",
+  ]
 
 
 def test_a_text_that_is_not_there_is_told():

@@ -117,12 +117,16 @@ def measure(pair: pairs.Pair, temperature: float = 0) -> dict[str, Any]:
 
 
 def long_texts(setup: prepare.Setup) -> prepare.Setup:
-  """The same with those texts only that plain decoding makes long enough.
+  """The same with those texts only that come out long enough with drafts.
 
   Raises:
     errors.UserError: there are none.
   """
-  lengths = [len(row.tokens) for row in setup.output]
+  found = setup.output
+  if not setup.config.greedy:  # Another sample than plain decoding's.
+    with prepare.bar("texts", len(setup.requests)) as bar:
+      found = setup.decode(setup.speculative, bar.update)
+  lengths = [len(row.tokens) for row in found]
   chosen = [i for i, length in enumerate(lengths) if length >= _TOKENS]
   if not chosen:
     raise errors.UserError(

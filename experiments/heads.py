@@ -74,8 +74,9 @@ def setup(
     changes: of the user's; they go before all.
   """
   file, own = source
-  # Siblings of a static tree are drawn where the text is.
-  if temperature and any(word.startswith("draft.tree=mini") for word in own):
+  # An EAGLE's siblings are drawn where the text is; Medusa's are the likeliest.
+  tree = any(word.startswith("draft.tree=") for word in own)
+  if temperature and tree and file == _EAGLE:
     own = *own, "draft.siblings=distinct"
   values = (
       *own,

@@ -45,17 +45,17 @@ from specjax.measure import environment
 NAME = "all"
 # Script, arguments, and minutes on two CPU cores.
 RUNS = (
-    (table1, (), 3),
-    (table2_and_4, (), 20),
-    (table3, (), 8),
-    (table5, (), 5),
-    (bigger_draft, (), 3),
-    (figures, (), 11),
-    (rounds, (), 4),
+    (table1, (), 2.3),
+    (table2_and_4, (), 22),
+    (table3, (), 6.2),
+    (table5, (), 4.2),
+    (bigger_draft, (), 2.4),
+    (figures, (), 11.5),
+    (rounds, (), 4.7),
     (predicted_c, (), 0.1),
-    (lossless, ("--rows=25",), 3.5),
-    (baseline, ("--dtype=float32",), 2),
-    (baseline, ("--dtype=bfloat16",), 2),
+    (lossless, ("--rows=15",), 3.3),
+    (baseline, ("--dtype=float32",), 1.4),
+    (baseline, ("--dtype=bfloat16",), 1.3),
 )
 _NOT_ON_PAIRS = lossless, baseline
 _WITHOUT_TEXTS = (predicted_c,)

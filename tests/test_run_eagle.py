@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
+from specjax import command_line
 from specjax import errors
 from specjax import fetch
 from specjax import pipeline
 from specjax import prepare
 from specjax import run
+from specjax import topology
 from specjax.checkpoints import eagle as eagle_file
 from specjax.models import eagle as eagle_model
 from tests import tiny
@@ -111,3 +113,20 @@ def test_a_head_in_bfloat16(family):
   drafts = pipeline.draft_eagle(target, family["head"], gamma=2)
   fc = drafts.params.head["params"]["fc"]
   assert fc["kernel"].dtype == jnp.bfloat16 and fc["bias"].dtype == np.float32
+
+
+def test_heads_that_ship():
+  """For the mini family's target: heads that its configs name, and trees."""
+  target = checkpoints.load("mini/target")
+  kinds = {"ende_eagle2": "eagle", "ende_medusa": "medusa"}
+  for name, kind in kinds.items():
+    config = command_line.read(
+        ["run", "--config", f"{tiny.CONFIGS / name}.py:mini"]
+    )
+    assert config.draft.heads == f"mini/{kind}"
+    drafts = prepare.DRAFTS[kind](
+        prepare.Setup(config, target, pipeline.NO_DRAFTS, [], [])
+    )
+    assert drafts.drafter.depth >= 1
+    for tree in (f"mini/{kind}_tree", f"mini/{kind}_tree_8"):
+      assert topology.read(tree).nodes in (2, 8)

@@ -12,8 +12,8 @@ sampling with several seeds: drafts are to be no farther from them than they
 are from one another.
 
 `--rows N` takes N texts of each task, `--seeds N` so many plain samples;
-`--config.SECTION.KEY=VALUE` changes all. Writes results/heads.json and .md. On
-two CPU cores a quarter of an hour.
+`--config.SECTION.KEY=VALUE` changes all. Writes results/heads.json and .md. It
+goes on where it was stopped.
 """
 
 import functools

@@ -51,6 +51,11 @@ from specjax.training import turns
 
 _GO_ON = "the same command on all of them goes on from the newest checkpoint"
 
+# What a model's section holds besides numbers from 1 on.
+_NOT_OF_SHAPE = (
+    "distilled", "start", "decay", "source_lengths", "target_lengths",
+)
+
 
 def main(argv: Sequence[str]) -> int:
   """Trains every model that the config names; returns the exit code."""
@@ -242,11 +247,6 @@ def check_options(config) -> None:
 def _own(config, name: str, key: str):
   """An option as a model has it, or else as the config has it for all."""
   return config.models[name].get(key, config[key])
-
-
-_NOT_OF_SHAPE = (
-    "distilled", "start", "decay", "source_lengths", "target_lengths",
-)
 
 
 def check_shape(name: str, entry) -> None:

@@ -33,6 +33,8 @@ from specjax.training import features
 
 # Noise is for texts of so many tokens, and less for longer ones.
 _NOISE_LENGTH = 512
+# What is drawn for a batch, each by a key of its own.
+_PURPOSES = ("noise", "places")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,9 +307,6 @@ def make(entry, target: checkpoints.Checkpoint) -> Objective:
       entry.noise,
       entry.places,
   )
-
-
-_PURPOSES = ("noise", "places")
 
 
 def _key(batch, purpose: str):

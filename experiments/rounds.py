@@ -6,8 +6,9 @@ Drafts and verify step are timed each alone and then together: what that takes
 more is the price of sharing caches. The rest is what a whole round adds:
 judging, emitting, counting. Their sum is held against a round of the loop, in
 a text of 24 tokens or more, and what a round takes beyond drafts and verify
-step is the loop's overhead. Every draft greedily, and each task's first one at
-temperature 1.
+step is the loop's overhead. A call of the compiled loop costs something before
+its first round, too: that is timed by calls that have none, and told apart.
+Every draft greedily, and each task's first one at temperature 1.
 
 Writes results/rounds.json, .md and .png. About four minutes on two CPU cores.
 """
@@ -16,6 +17,7 @@ import dataclasses
 import functools
 import statistics
 import sys
+import time
 from typing import Any, Sequence
 
 import jax
@@ -35,7 +37,7 @@ from specjax.measure import timing
 NAME = "rounds"
 # What the sum may be off the round.
 BOUND = 0.05
-# Of a text: what a call costs besides its rounds is not of the loop.
+# Of a text: the rows that speed is asked of.
 _TOKENS = 24
 _PARTS = {
     "drafts": "drafts, alone",
@@ -81,9 +83,11 @@ def measure(pair: pairs.Pair, temperature: float = 0) -> dict[str, Any]:
   repeats = measured.repeats
   with prepare.bar("round", repeats * len(batches)) as bar:
     turn = steps_lib.Turns(runs, measured.steps)
+    call = EmptyCall(side, batch)
 
     def beside():
       turn()
+      call()
       bar.update()
 
     times = timing.interleave(
@@ -99,7 +103,9 @@ def measure(pair: pairs.Pair, temperature: float = 0) -> dict[str, Any]:
     # The turns of this repeat: each beside one of its batches.
     mine = slice(i * len(batches), (i + 1) * len(batches))
     took = {k: statistics.mean(v[mine]) for k, v in turn.seconds.items()}
-    found.append(parts(took, decoding / passes))
+    calls = call.seconds[mine]
+    round_ = (decoding - sum(calls)) / passes
+    found.append(parts(took, round_) | {"call": statistics.mean(calls)})
   return {
       "task": pair.task,
       "draft": pair.draft,
@@ -140,6 +146,26 @@ def long_texts(setup: prepare.Setup) -> prepare.Setup:
       requests=of(setup.requests),
       output=of(setup.output),
   )
+
+
+class EmptyCall:
+  """Times calls of a side's loop whose rows have all ended.
+
+  Attributes:
+    seconds: of each call.
+  """
+
+  def __init__(self, side, batch):
+    state = side.prefill(batch)
+    self._side = side
+    self._state = state.replace(done_B=jnp.ones_like(state.done_B))
+    self.seconds: list[float] = []
+
+  def __call__(self) -> None:
+    jax.block_until_ready(self._state)
+    began = time.perf_counter()
+    self._state = jax.block_until_ready(self._side.run(self._state))
+    self.seconds.append(time.perf_counter() - began)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -212,16 +238,18 @@ def draw(lines: Sequence[dict[str, Any]]):
 def markdown(made: dict[str, Any]) -> str:
   """The table for people."""
   lines, number = made["lines"], tables.number
+  shown = (*_PARTS, "sum", "round")
   cells = [
       [
           line["task"],
           line["draft"],
           line["temperature"],
           line["gamma"],
-          *(number(value, 3) for value in line["milliseconds"].values()),
+          *(number(line["milliseconds"][key], 3) for key in shown),
           f"{ratio(line):.3f} ({line['sum_over_round'][0]:.3f} to"
           f" {line['sum_over_round'][-1]:.3f})",
           f"{line['overhead']:.1%}",
+          number(line["milliseconds"]["call"], 3),
       ]
       for line in lines
   ]
@@ -236,11 +264,12 @@ def markdown(made: dict[str, Any]) -> str:
       " Sharing: what both take more together; c has it, too. Rest: judging,"
       f" emitting, counting. Their sum is {good}within {BOUND:.0%} of a round"
       " of the loop in every line. The loop's overhead is what a round takes"
-      " beyond its drafts and verify step, timed together.",
+      " beyond its drafts and verify step, timed together. A call of the loop"
+      " costs a text the last column's time besides its rounds.",
       "",
       *results.table(
           "task | draft | T | gamma | drafts | verify | sharing |"
-          " rest | sum | round | sum over round | loop's overhead",
+          " rest | sum | round | sum over round | loop's overhead | a call",
           cells,
       ),
       "",

@@ -315,7 +315,7 @@ def fake_round(pair, temperature):
       "draft": pair.draft,
       "temperature": temperature,
       "gamma": 3,
-      "milliseconds": parts | {"sum": 5.0, "round": 5.1},
+      "milliseconds": parts | {"sum": 5.0, "round": 5.1, "call": 0.4},
       "sum_over_round": [0.9, 0.97, 1.2],
       "overhead": 0.042,
   }
@@ -357,7 +357,7 @@ def test_rounds(run, monkeypatch):
   assert temperatures == [0] * 6 + [1] * 2
   assert "Their sum is within 5% of a round of the loop" in table
   of_a_round = row(table, "ende", "small", "0", "3", "1.000")
-  assert of_a_round[-2:] == ["0.970 (0.900 to 1.200)", "4.2%"]
+  assert of_a_round[-3:] == ["0.970 (0.900 to 1.200)", "4.2%", "0.400"]
   made["lines"][0]["sum_over_round"] = [0.9, 0.94, 1.2]
   assert "Their sum is NOT within 5% of" in rounds.markdown(made)
 

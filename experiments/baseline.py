@@ -29,6 +29,7 @@ import numpy as np
 from experiments import results
 from experiments import turns
 from specjax import checkpoints
+from specjax import drafts as drafts_lib
 from specjax import options
 from specjax import pipeline
 from specjax import sections
@@ -81,7 +82,7 @@ def step_times(name: str, dtype: str) -> dict:
       requests, vocabulary=model.module.config.vocab_size, seed=0
   )
   loop = loop_lib.Loop(
-      model.module, pipeline.NO_DRAFTS.drafter, token.TokenRule()
+      model.module, drafts_lib.NO_DRAFTS.drafter, token.TokenRule()
   )
   side = side_lib.Side(loop, model.params, (), TOKENS + WIDTH)
   state = steps_lib.middle(side, batch)

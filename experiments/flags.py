@@ -8,8 +8,8 @@ take turns, once there and once back. `--flags "--xla_a=x --xla_b=y"` tries one
 set of one's own (several times: several sets); `--config.SECTION.KEY=VALUE`
 changes all runs.
 
-Writes results/flags.json and .md. About ten minutes on two CPU cores; it goes on
-where it was stopped.
+Writes results/flags.json and .md. About ten minutes on two CPU cores; it goes
+on where it was stopped.
 """
 
 import functools
@@ -90,7 +90,9 @@ def lines(made: dict[str, dict], sets: Sequence[str]) -> list[dict[str, Any]]:
     sets: of flags, the empty one first.
   """
   out = []
-  cells = [[made[_cell(turn, i)] for turn in range(2)] for i in range(len(sets))]
+  cells = [
+      [made[_cell(turn, i)] for turn in range(2)] for i in range(len(sets))
+  ]
   for flags, found in zip(sets, cells):
     refused = next((x["refused"] for x in found if "refused" in x), None)
     line = {"flags": flags, "refused": refused}

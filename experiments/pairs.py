@@ -20,13 +20,13 @@ import jax.numpy as jnp
 from experiments import results
 from specjax import checkpoints
 from specjax import command_line
+from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import experiment
 from specjax import fetch
 from specjax import options
 from specjax import outputs
 from specjax import pictures
-from specjax import pipeline
 from specjax import prepare
 from specjax import sections
 from specjax import theory
@@ -255,10 +255,10 @@ def _texts(bare: sections.Experiment) -> prepare.Setup:
 
 
 @functools.cache
-def _drafts(config: sections.Experiment) -> pipeline.Drafts:
+def _drafts(config: sections.Experiment) -> drafts_lib.Drafts:
   """Drafts for a target, loaded once."""
   model = target(config.target.checkpoint, config.decode.dtype)
-  empty = prepare.Setup(config, model, pipeline.NO_DRAFTS, [], [])
+  empty = prepare.Setup(config, model, drafts_lib.NO_DRAFTS, [], [])
   return prepare.DRAFTS[config.draft.kind](empty)
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import tqdm
 
 from specjax import checkpoints
+from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import fetch
 from specjax import heads
@@ -47,7 +48,7 @@ class Setup:
 
   config: sections.Experiment
   target: checkpoints.Checkpoint
-  drafts: pipeline.Drafts
+  drafts: drafts_lib.Drafts
   examples: list[tasks.Example]
   requests: list[requests_lib.Request]
   output: list[outputs.Result] | None = None
@@ -68,7 +69,7 @@ class Setup:
     """B of a batch of so many: the layout may ask for more than there are."""
     return self.layout.rows(requests) if self.layout else requests
 
-  def side(self, drafts: pipeline.Drafts) -> side_lib.Side:
+  def side(self, drafts: drafts_lib.Drafts) -> side_lib.Side:
     """Decoding with these drafts."""
     return side_lib.Side(
         loop_lib.Loop(
@@ -86,7 +87,7 @@ class Setup:
   @property
   def plain(self) -> side_lib.Side:
     """Decoding without drafts."""
-    return self.side(pipeline.NO_DRAFTS)
+    return self.side(drafts_lib.NO_DRAFTS)
 
   @property
   def speculative(self) -> side_lib.Side:
@@ -133,8 +134,8 @@ class Setup:
     """Writes what a side's drafts know to draft.suffix.save, where asked."""
     draft = self.config.draft
     if draft.copied == "suffix" and draft.suffix.save and hosts.first():
-      drafts = pipeline.Drafts(side.loop.drafter, side.drafter_params)
-      save = lambda: pipeline.save_responses(
+      drafts = drafts_lib.Drafts(side.loop.drafter, side.drafter_params)
+      save = lambda: drafts_lib.save_responses(
           self.target, drafts, draft.suffix.save
       )
       sections.within("draft.suffix", save)
@@ -199,9 +200,9 @@ def drawing(draft: sections.Draft) -> dict[str, Any]:
   return {key: getattr(draft, key) for key in keys}
 
 
-def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
+def _model(setup: Setup, gamma: int | None = None) -> drafts_lib.Drafts:
   draft = setup.config.draft
-  return pipeline.draft_model(
+  return drafts_lib.draft_model(
       setup.target,
       draft.checkpoint,
       draft.gamma if gamma is None else gamma,
@@ -213,9 +214,9 @@ def _model(setup: Setup, gamma: int | None = None) -> pipeline.Drafts:
   )
 
 
-def _eagle(setup: Setup) -> pipeline.Drafts:
+def _eagle(setup: Setup) -> drafts_lib.Drafts:
   draft = setup.config.draft
-  make = lambda: pipeline.draft_eagle(
+  make = lambda: drafts_lib.draft_eagle(
       setup.target,
       draft.heads,
       draft.gamma,
@@ -227,44 +228,44 @@ def _eagle(setup: Setup) -> pipeline.Drafts:
 
 
 def _branching(
-    make: Callable[[Setup], pipeline.Drafts], setup: Setup
-) -> pipeline.Drafts:
+    make: Callable[[Setup], drafts_lib.Drafts], setup: Setup
+) -> drafts_lib.Drafts:
   """Drafts that a config may ask to be trees."""
   drafts, shape = make(setup), setup.config.topology()
   options = setup.config.draft.dynamic
   if options.nodes:
-    return pipeline.draft_dynamic(drafts, **dataclasses.asdict(options))
+    return drafts_lib.draft_dynamic(drafts, **dataclasses.asdict(options))
   if shape is None:
     return drafts
   siblings = setup.config.draft.siblings
   return sections.within(
-      "draft", lambda: pipeline.draft_tree(drafts, shape, siblings)
+      "draft", lambda: drafts_lib.draft_tree(drafts, shape, siblings)
   )
 
 
-def _ngrams(order: int, setup: Setup) -> pipeline.Drafts:
+def _ngrams(order: int, setup: Setup) -> drafts_lib.Drafts:
   draft = setup.config.draft
-  make = lambda: pipeline.draft_ngrams(
+  make = lambda: drafts_lib.draft_ngrams(
       setup.target, draft.table, draft.gamma, order=order, **drawing(draft)
   )
   return sections.within("draft", make)
 
 
-def _lookup(setup: Setup) -> pipeline.Drafts:
+def _lookup(setup: Setup) -> drafts_lib.Drafts:
   draft = setup.config.draft
   options = dataclasses.asdict(draft.lookup)
-  return pipeline.draft_lookup(draft.gamma, **options)
+  return drafts_lib.draft_lookup(draft.gamma, **options)
 
 
-def _suffix(setup: Setup) -> pipeline.Drafts:
+def _suffix(setup: Setup) -> drafts_lib.Drafts:
   """Suffix drafts; responses that hold the answers are no fair beginning."""
   draft = setup.config.draft
   options = dataclasses.asdict(draft.suffix)
   del options["save"]
-  make = lambda: pipeline.draft_suffix(setup.target, draft.gamma, **options)
+  make = lambda: drafts_lib.draft_suffix(setup.target, draft.gamma, **options)
   drafts = sections.within("draft.suffix", make)
   decode = setup.target.tokenizer.decode
-  known = [decode(ids.tolist()) for ids in pipeline.responses(drafts)]
+  known = [decode(ids.tolist()) for ids in drafts_lib.responses(drafts)]
   answers = {row.id: row.reference for row in setup.examples if row.reference}
   found = metrics.overlap(known, answers)
   if found:
@@ -280,28 +281,28 @@ def _suffix(setup: Setup) -> pipeline.Drafts:
 _COPIES = {"lookup": _lookup, "suffix": _suffix}
 
 
-def _copied(setup: Setup) -> pipeline.Drafts:
+def _copied(setup: Setup) -> drafts_lib.Drafts:
   """Drafts that copy, as many as there are or as pay."""
   draft = setup.config.draft
   copies = _COPIES[draft.kind](setup)
   return _switched(setup, copies) if draft.switched else copies
 
 
-def _mixed(setup: Setup) -> pipeline.Drafts:
+def _mixed(setup: Setup) -> drafts_lib.Drafts:
   """Mixed drafts, likewise."""
   draft = setup.config.draft
   copies = _COPIES[draft.mixed.copies](setup)
   model = _model(setup, draft.mixed.model_gamma) if draft.mixed.model else None
   if draft.switched:
     return _switched(setup, copies, model)
-  return pipeline.draft_mixed(copies, model)
+  return drafts_lib.draft_mixed(copies, model)
 
 
 def _switched(
     setup: Setup,
-    copies: pipeline.Drafts,
-    model: pipeline.Drafts | None = None,
-) -> pipeline.Drafts:
+    copies: drafts_lib.Drafts,
+    model: drafts_lib.Drafts | None = None,
+) -> drafts_lib.Drafts:
   """The drafts of both that pay; their costs are measured where not given."""
   draft, measure = setup.config.draft, setup.config.measure
   how = dict(steps=measure.steps, repeats=measure.repeats)
@@ -328,14 +329,14 @@ def _switched(
         lambda: of(copies),
     )
   if v is None:
-    widths = pipeline.draft_mixed(copies, model).drafter.widths
+    widths = drafts_lib.draft_mixed(copies, model).drafter.widths
     v = measured(
         f"v {widths}",
         lambda: steps_lib.verify_costs(
             setup.plain, setup.usual, widths, **how
         ),
     )
-  return pipeline.draft_mixed(
+  return drafts_lib.draft_mixed(
       copies,
       model,
       c=c or 0.0,
@@ -345,7 +346,7 @@ def _switched(
   )
 
 
-def _simulated(setup: Setup) -> pipeline.Drafts:
+def _simulated(setup: Setup) -> drafts_lib.Drafts:
   """Drafts that replay `output`, as the passes that verify it have it.
 
   Those are wider than plain decoding's and round otherwise: in bfloat16 few
@@ -357,23 +358,23 @@ def _simulated(setup: Setup) -> pipeline.Drafts:
   def replaying(results, *how):
     rows = zip(setup.requests, results)
     texts = {row.id: row.prompt + result.tokens for row, result in rows}
-    return pipeline.draft_simulated(texts, draft.gamma, *how)
+    return drafts_lib.draft_simulated(texts, draft.gamma, *how)
 
   wide = setup.decode(setup.side(replaying(setup.output, 1.0)))
   source = _model(setup) if draft.paced else None
   return replaying(wide, draft.alpha, source)
 
 
-def _medusa(setup: Setup) -> pipeline.Drafts:
+def _medusa(setup: Setup) -> drafts_lib.Drafts:
   draft, shape = setup.config.draft, setup.config.topology()
-  make = lambda: pipeline.draft_medusa(
+  make = lambda: drafts_lib.draft_medusa(
       setup.target, draft.heads, draft.gamma, shape
   )
   return sections.within("draft", make)
 
 
 # draft.kind -> makes drafts of a Setup that has none yet.
-DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
+DRAFTS: dict[str, Callable[[Setup], drafts_lib.Drafts]] = {
     "model": functools.partial(_branching, _model),
     "eagle": functools.partial(_branching, _eagle),
     "bigram": functools.partial(
@@ -387,7 +388,7 @@ DRAFTS: dict[str, Callable[[Setup], pipeline.Drafts]] = {
     "mixed": _mixed,
     "medusa": _medusa,
     "simulated": _simulated,
-    "none": lambda setup: pipeline.NO_DRAFTS,
+    "none": lambda setup: drafts_lib.NO_DRAFTS,
 }
 
 
@@ -438,7 +439,7 @@ def prepare(
       chat=config.data.chat,
   )
   return with_drafts(
-      Setup(config, target, pipeline.NO_DRAFTS, examples, requests),
+      Setup(config, target, drafts_lib.NO_DRAFTS, examples, requests),
       config.draft,
   )
 
@@ -450,7 +451,7 @@ def with_drafts(setup: Setup, draft: sections.Draft) -> Setup:
     errors.UserError: they can't be had, or do not fit.
   """
   config = dataclasses.replace(setup.config, draft=draft)
-  setup = dataclasses.replace(setup, config=config, drafts=pipeline.NO_DRAFTS)
+  setup = dataclasses.replace(setup, config=config, drafts=drafts_lib.NO_DRAFTS)
   if draft.kind == "simulated":
     batches = setup.groups(len(setup.requests))
     with bar("to replay", len(batches)) as progress:
@@ -463,5 +464,5 @@ def with_drafts(setup: Setup, draft: sections.Draft) -> Setup:
         jax.device_put, params, setup.layout.draft(params)
     )
     params = heads.placed(params, setup.target.params)
-    drafts = pipeline.Drafts(drafts.drafter, params)
+    drafts = drafts_lib.Drafts(drafts.drafter, params)
   return dataclasses.replace(setup, drafts=drafts)

@@ -29,9 +29,9 @@ import jax.numpy as jnp
 
 from specjax import checkpoints
 from specjax import command_line
+from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import options
-from specjax import pipeline
 from specjax import prepare
 from specjax import roofline
 from specjax import sections
@@ -246,7 +246,7 @@ def abstract(
   name = config.target.checkpoint
   module, params = _model(name, config, devices, layout.target)
   target = checkpoints.Checkpoint(name, module, params, None)
-  drafts = pipeline.NO_DRAFTS
+  drafts = drafts_lib.NO_DRAFTS
   if config.draft.kind == "model":
     module, params = _model(
         config.draft.checkpoint, config, devices, layout.draft
@@ -257,9 +257,9 @@ def abstract(
         chunk=config.decode.prefill_chunk,
         **prepare.drawing(config.draft),
     )
-    drafts = pipeline.Drafts(drafter, params)
+    drafts = drafts_lib.Drafts(drafter, params)
     if config.draft.tree:
-      drafts = pipeline.draft_tree(
+      drafts = drafts_lib.draft_tree(
           drafts, config.topology(), config.draft.siblings
       )
   return prepare.Setup(config, target, drafts, [], [], devices=devices)

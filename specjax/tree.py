@@ -24,10 +24,10 @@ from typing import Any, Sequence
 import numpy as np
 
 from specjax import command_line
+from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import experiment
 from specjax import options
-from specjax import pipeline
 from specjax import prepare
 from specjax import search
 from specjax import sections
@@ -184,7 +184,7 @@ def _dumps(made: dict[str, Any]) -> str:
 def _branched(setup: prepare.Setup, tree: topology.Topology) -> prepare.Setup:
   """The same with drafts of another shape."""
   drafter = dataclasses.replace(setup.drafts.drafter, topology=tree)
-  drafts = pipeline.Drafts(drafter, setup.drafts.params)
+  drafts = drafts_lib.Drafts(drafter, setup.drafts.params)
   return dataclasses.replace(setup, drafts=drafts)
 
 

@@ -507,7 +507,7 @@ ENDS = (
         "pipeline.py",
         "    self.drafts.params = side.drafter_params\n",
         "    params = side.drafter_params\n"
-        "    if isinstance(params, mixed.MixedParams):\n"
+        "    if hasattr(params, \"costs\"):\n"
         "      verify_W = 2 * params.costs.verify_W\n"
         "      wider = params.costs.replace(verify_W=verify_W)\n"
         "      params = params.replace(costs=wider)\n"
@@ -520,7 +520,7 @@ ENDS = (
         "pipeline.py",
         "    self.drafts.params = side.drafter_params\n",
         "    params = side.drafter_params\n"
-        "    if isinstance(params, mixed.MixedParams):\n"
+        "    if hasattr(params, \"costs\"):\n"
         "      verify_W = 0 * params.costs.verify_W\n"
         "      wider = params.costs.replace(verify_W=verify_W)\n"
         "      params = params.replace(costs=wider)\n"
@@ -803,8 +803,8 @@ MEASURED = (
         "options of prompt lookup are read and never used",
         "unslothai/unsloth#10452",
         "prepare.py",
-        "return pipeline.draft_lookup(draft.gamma, **options)",
-        "return pipeline.draft_lookup(draft.gamma)",
+        "return drafts_lib.draft_lookup(draft.gamma, **options)",
+        "return drafts_lib.draft_lookup(draft.gamma)",
         "test_run.py::test_options_of_copies",
     ),
     Change(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from specjax import command_line
+from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import experiment
 from specjax import fetch
@@ -166,13 +167,13 @@ def test_texts_beyond_the_positions(llamas):
 
 def test_drafts_of_another_family(llamas, tmp_path):
   target = pipeline.load(llamas["target"])
-  assert pipeline.draft_model(target, llamas["draft"], gamma=2)
+  assert drafts_lib.draft_model(target, llamas["draft"], gamma=2)
   with pytest.raises(errors.UserError, match="its tokenizer is not the targ"):
-    pipeline.draft_model(target, "mini/small", gamma=2)
+    drafts_lib.draft_model(target, "mini/small", gamma=2)
   t5 = pipeline.load("mini/small")
   same = dataclasses.replace(t5, tokenizer=target.tokenizer)
   with pytest.raises(errors.UserError, match="^draft: give a T5, which reads"):
-    pipeline.draft_model(same, llamas["draft"], gamma=2)
+    drafts_lib.draft_model(same, llamas["draft"], gamma=2)
   with pytest.raises(errors.UserError, match="^chat: T5 has no template"):
     pipeline.make_requests(t5, ["a"], Settings(), max_new_tokens=1, chat=True)
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
+from specjax import drafts as drafts_lib
 from specjax import pipeline
 from specjax.checkpoints import resolve
 from specjax.data import tasks
@@ -117,7 +118,7 @@ def test_what_it_says(target):
       i: prompt + row.tokens
       for i, (prompt, row) in enumerate(zip(prompts, plain))
   }
-  drafts = pipeline.draft_simulated(replay, 4, 0.3)
+  drafts = drafts_lib.draft_simulated(replay, 4, 0.3)
   drafted = ask(pipeline.Decoder(target, drafts, batch=2))
   assert [row.tokens for row in drafted] == [row.tokens for row in plain]
   assert sum(drafted[0].accepted) > 0

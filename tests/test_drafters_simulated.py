@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import drafts as drafts_lib
 from specjax import errors
-from specjax import pipeline
 from specjax import theory
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
@@ -277,7 +277,7 @@ def test_refused_gamma(gamma):
 def test_refused_rates(field, options):
   good = dict(texts={0: (0, 3, 1)}, gamma=2, alpha=0.5)
   with pytest.raises(errors.UserError, match=f"^{field}: give"):
-    pipeline.draft_simulated(**(good | options))
+    drafts_lib.draft_simulated(**(good | options))
 
 
 def test_static_under_jit():

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+from specjax import drafts as drafts_lib
 from specjax import pipeline
 from specjax import topology as topology_lib
 from specjax.data import tasks
@@ -123,9 +124,9 @@ def test_decodes_leave_nothing_behind():
 def shipped(target, draft, **options):
   """Texts of the shipped family, and a Decoder with drafts of two kinds."""
   target = pipeline.load(target)
-  copies = pipeline.draft_suffix(target, 4, memory=2**12)
-  model = pipeline.draft_model(target, draft, 2)
-  drafts = pipeline.draft_mixed(copies, model, c=0.3, matching=0.05, v=1.3)
+  copies = drafts_lib.draft_suffix(target, 4, memory=2**12)
+  model = drafts_lib.draft_model(target, draft, 2)
+  drafts = drafts_lib.draft_mixed(copies, model, c=0.3, matching=0.05, v=1.3)
   texts = [row.source for row in tasks.load_task("mini_ende")]
   return texts, pipeline.Decoder(target, drafts, **options)
 
@@ -233,7 +234,7 @@ def test_a_batch_of_64():
 def test_a_batch_of_64_of_the_shipped_family():
   """Greedy texts; those of plain decoding, too."""
   texts, decoder = shipped("mini/target", "mini/small_distilled", batch=64)
-  plain = dataclasses.replace(decoder, drafts=pipeline.NO_DRAFTS)
+  plain = dataclasses.replace(decoder, drafts=drafts_lib.NO_DRAFTS)
   answer = lambda decoder: [
       result.tokens for result in decoder(texts[:64], max_new_tokens=48)
   ]

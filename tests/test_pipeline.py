@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from specjax import drafts as drafts_lib
 from specjax import pipeline
 from specjax.data import tasks
 from specjax.errors import UserError
@@ -48,7 +49,7 @@ def fixture_names(tmp_path_factory):
 def fixture_decoder(names):
   target = pipeline.load(names[0])
   return pipeline.Decoder(
-      target, pipeline.draft_model(target, names[1], gamma=2), batch=4
+      target, drafts_lib.draft_model(target, names[1], gamma=2), batch=4
   )
 
 
@@ -145,7 +146,7 @@ def copies_of(mini, drafts):
 
 
 def test_looked_up_texts_are_those_of_plain_decoding(mini):
-  results = copies_of(mini, pipeline.draft_lookup(1))
+  results = copies_of(mini, drafts_lib.draft_lookup(1))
   assert [row.tokens for row in results] == mini[2] and len(results) == 4
   assert sum(row.rounds for row in results) < sum(map(len, mini[2]))
   assert all(0 < row.empty < row.rounds for row in results)
@@ -154,16 +155,16 @@ def test_looked_up_texts_are_those_of_plain_decoding(mini):
 def test_suffix_drafts_learn_from_call_to_call(mini, tmp_path):
   """And from a file of what others have learnt."""
   target = mini[0]
-  drafts = pipeline.draft_suffix(target, 2, reach=8, memory=400)
+  drafts = drafts_lib.draft_suffix(target, 2, reach=8, memory=400)
   first, second = copies_of(mini, drafts), copies_of(mini, drafts)
   for results in (first, second):
     assert [row.tokens for row in results] == mini[2]
   rounds = lambda results: sum(row.rounds for row in results)
   assert rounds(second) < 0.7 * rounds(first)
   path = str(tmp_path / "responses.safetensors")
-  pipeline.save_responses(target, drafts, path)
-  loaded = pipeline.draft_suffix(target, 2, reach=8, memory=400, load=path)
-  known = [tuple(ids.tolist()) for ids in pipeline.responses(loaded)]
+  drafts_lib.save_responses(target, drafts, path)
+  loaded = drafts_lib.draft_suffix(target, 2, reach=8, memory=400, load=path)
+  known = [tuple(ids.tolist()) for ids in drafts_lib.responses(loaded)]
   assert sorted(known) == sorted(2 * mini[2])
   third = copies_of(mini, loaded)
   assert [row.tokens for row in third] == mini[2]
@@ -172,9 +173,9 @@ def test_suffix_drafts_learn_from_call_to_call(mini, tmp_path):
 
 def switched(target, v):
   """Copies, and a draft model; both rest in rows where they do not pay."""
-  return pipeline.draft_mixed(
-      pipeline.draft_lookup(1),
-      pipeline.draft_model(target, "mini/small", gamma=1, temperature=1.0),
+  return drafts_lib.draft_mixed(
+      drafts_lib.draft_lookup(1),
+      drafts_lib.draft_model(target, "mini/small", gamma=1, temperature=1.0),
       c=0.1,
       matching=0.01,
       v=v,
@@ -186,7 +187,7 @@ def test_mixed_texts_are_those_of_plain_decoding(mini):
   drafts = switched(mini[0], 1.2)
   results = copies_of(mini, drafts)
   assert [row.tokens for row in results] == mini[2]
-  assert pipeline.responses(drafts) == []
+  assert drafts_lib.responses(drafts) == []
   assert sum(row.rounds for row in results) < sum(map(len, mini[2]))
 
 
@@ -212,26 +213,33 @@ def test_a_second_call_begins_as_the_first_did(mini):
 @pytest.mark.parametrize(
     "field, make",
     (
-        ("memory", lambda t: pipeline.draft_suffix(t, 2, memory=1)),
-        ("memory", lambda t: pipeline.draft_suffix(t, 2, memory=-1)),
-        ("load", lambda t: pipeline.draft_suffix(t, 2, memory=0, load="x")),
-        ("load", lambda t: pipeline.draft_suffix(t, 2, load="no/such")),
-        ("max_n", lambda t: pipeline.draft_lookup(2, max_n=0)),
-        ("v", lambda t: pipeline.draft_mixed(pipeline.draft_lookup(2), v=-1)),
+        ("memory", lambda t: drafts_lib.draft_suffix(t, 2, memory=1)),
+        ("memory", lambda t: drafts_lib.draft_suffix(t, 2, memory=-1)),
+        ("load", lambda t: drafts_lib.draft_suffix(t, 2, memory=0, load="x")),
+        ("load", lambda t: drafts_lib.draft_suffix(t, 2, load="no/such")),
+        ("max_n", lambda t: drafts_lib.draft_lookup(2, max_n=0)),
         (
             "v",
-            lambda t: pipeline.draft_mixed(pipeline.draft_lookup(2), v=[1, 2]),
+            lambda t: drafts_lib.draft_mixed(
+                drafts_lib.draft_lookup(2), v=-1
+            ),
+        ),
+        (
+            "v",
+            lambda t: drafts_lib.draft_mixed(
+                drafts_lib.draft_lookup(2), v=[1, 2]
+            ),
         ),
         (
             "matching",
-            lambda t: pipeline.draft_mixed(
-                pipeline.draft_lookup(2), matching=-1, v=1.0
+            lambda t: drafts_lib.draft_mixed(
+                drafts_lib.draft_lookup(2), matching=-1, v=1.0
             ),
         ),
         (
             "c",
-            lambda t: pipeline.draft_mixed(
-                pipeline.draft_lookup(2), c=None, v=1.0
+            lambda t: drafts_lib.draft_mixed(
+                drafts_lib.draft_lookup(2), c=None, v=1.0
             ),
         ),
     ),
@@ -303,12 +311,12 @@ def test_a_draft_with_another_tokenizer_is_refused(decoder, names, tmp_path):
       tmp_path / "draft", config, tokenizer_file=tmp_path / "spiece.model"
   )
   with pytest.raises(UserError, match="draft: its tokenizer is not"):
-    pipeline.draft_model(decoder.target, str(tmp_path / "draft"), gamma=2)
+    drafts_lib.draft_model(decoder.target, str(tmp_path / "draft"), gamma=2)
 
 
 def test_gamma_must_be_positive(decoder, names):
   with pytest.raises(ValueError, match="gamma"):
-    pipeline.draft_model(decoder.target, names[1], gamma=0)
+    drafts_lib.draft_model(decoder.target, names[1], gamma=0)
 
 
 def test_dtype_reaches_parameters_and_activations(names):

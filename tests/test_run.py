@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from specjax import command_line
+from specjax import drafts as drafts_lib
 from specjax import experiment
 from specjax import fetch
-from specjax import pipeline
 from specjax import prepare
 from specjax import run
 from specjax import sections
@@ -329,7 +329,7 @@ def test_responses_are_kept_and_used(family, tmp_path):
   setup.save_responses(side)
   tokens = [list(row.tokens) for row in results]
   assert tokens == [list(row) for row in plain_tokens(setup)]
-  known = lambda drafts: [ids.tolist() for ids in pipeline.responses(drafts)]
+  known = lambda drafts: [ids.tolist() for ids in drafts_lib.responses(drafts)]
   assert known(setup.drafts) == []
   later = setup_of(family, **options, draft__suffix__load=path)
   assert known(later.drafts) == tokens

@@ -9,9 +9,9 @@ import pytest
 
 from specjax import checkpoints
 from specjax import command_line
+from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import fetch
-from specjax import pipeline
 from specjax import prepare
 from specjax import run
 from specjax import topology
@@ -110,7 +110,7 @@ def test_what_is_missing_is_told_before_the_weights(family):
 def test_a_head_in_bfloat16(family):
   """Its matrices stay as they are stored; the law of drafts is float32's."""
   target = checkpoints.load(family["target"])
-  drafts = pipeline.draft_eagle(target, family["head"], gamma=2)
+  drafts = drafts_lib.draft_eagle(target, family["head"], gamma=2)
   fc = drafts.params.head["params"]["fc"]
   assert fc["kernel"].dtype == jnp.bfloat16 and fc["bias"].dtype == np.float32
 
@@ -125,7 +125,7 @@ def test_heads_that_ship():
     )
     assert config.draft.heads == f"mini/{kind}"
     drafts = prepare.DRAFTS[kind](
-        prepare.Setup(config, target, pipeline.NO_DRAFTS, [], [])
+        prepare.Setup(config, target, drafts_lib.NO_DRAFTS, [], [])
     )
     assert drafts.drafter.depth >= 1
     for tree in (f"mini/{kind}_tree", f"mini/{kind}_tree_8"):

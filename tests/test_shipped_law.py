@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import drafts as drafts_lib
 from specjax import pipeline
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
@@ -70,7 +71,7 @@ class Model:
   """
 
   target: str
-  kinds: Mapping[str, tuple[Callable[[Any], pipeline.Drafts], Any]]
+  kinds: Mapping[str, tuple[Callable[[Any], drafts_lib.Drafts], Any]]
   texts: tuple[str, ...]
   chat: bool | None = None
   share: int = 1
@@ -91,23 +92,23 @@ class Model:
 
 def small(target):
   """The smallest of the shipped family."""
-  return pipeline.draft_model(target, "mini/small_distilled", 3)
+  return drafts_lib.draft_model(target, "mini/small_distilled", 3)
 
 
 def trees(target):
   """Of its drafts."""
-  return pipeline.draft_tree(small(target), SHAPE, "distinct")
+  return drafts_lib.draft_tree(small(target), SHAPE, "distinct")
 
 
 def looked_up(target):
   """Copies of the text itself."""
   del target
-  return pipeline.draft_lookup(3)
+  return drafts_lib.draft_lookup(3)
 
 
 def suffixes(target, **options):
   """Of the text itself, and of others that are a little like it."""
-  drafts = pipeline.draft_suffix(
+  drafts = drafts_lib.draft_suffix(
       target, 3, reach=8, memory=500, offset=1.0, **options
   )
   known = [text.replace("green", "blue")[9:] for text in REPEATS]
@@ -229,7 +230,7 @@ def draw(model, drafts, rule, settings, draws, seed):
 @functools.cache
 def plain(model, settings, draws):
   """Texts without drafts."""
-  return draw(model, pipeline.NO_DRAFTS, TokenRule(), settings, draws, 1)
+  return draw(model, drafts_lib.NO_DRAFTS, TokenRule(), settings, draws, 1)
 
 
 def drafted(model, kind, settings, draws, rule=None):

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from specjax import drafts as drafts_lib
 from specjax import pipeline
 from specjax.checkpoints import text_tokenizer
 from specjax.checkpoints import tokenizer as tokenizer_lib
@@ -184,14 +185,14 @@ def eagle_of(target, wide):
     source = dynamic.DynamicTreeDrafter(
         source=source, top_k=2, depth=2, nodes=4
     )
-  return pipeline.Drafts(source, model.params(own, target.params))
+  return drafts_lib.Drafts(source, model.params(own, target.params))
 
 
 def mixed_of(target, draft):
   """Copies and a model, each where it pays."""
-  return pipeline.draft_mixed(
-      pipeline.draft_lookup(1),
-      pipeline.draft_model(target, draft, gamma=1),
+  return drafts_lib.draft_mixed(
+      drafts_lib.draft_lookup(1),
+      drafts_lib.draft_model(target, draft, gamma=1),
       c=0.1,
       matching=0.01,
       v=1.2,
@@ -201,12 +202,12 @@ def mixed_of(target, draft):
 def suffixes(target, draft, **options):
   """Of what was answered before."""
   del draft
-  return pipeline.draft_suffix(target, 2, reach=8, memory=200, **options)
+  return drafts_lib.draft_suffix(target, 2, reach=8, memory=200, **options)
 
 
 DRAFTS = {
-    "none": lambda target, draft: pipeline.NO_DRAFTS,
-    "model": lambda target, draft: pipeline.draft_model(target, draft, 2),
+    "none": lambda target, draft: drafts_lib.NO_DRAFTS,
+    "model": lambda target, draft: drafts_lib.draft_model(target, draft, 2),
     "suffix": suffixes,
     "suffix tree": functools.partial(suffixes, nodes=4),
     "mixed": mixed_of,
@@ -260,7 +261,7 @@ def test_two_at_once_are_both_learnt(families):
     next(stream)
   for stream in streams:
     list(stream)
-  known = [tuple(ids.tolist()) for ids in pipeline.responses(decoder.drafts)]
+  known = [tuple(ids.tolist()) for ids in drafts_lib.responses(decoder.drafts)]
   assert sorted(known) == sorted(stream.result.tokens for stream in streams)
 
 
@@ -282,7 +283,7 @@ def test_who_stops_asking_stops_the_rounds(families, monkeypatch):
     break
   assert bounds == list(range(1, len(bounds) + 1)) and len(bounds) < BUDGET / 2
   assert stream.result is None
-  assert pipeline.responses(decoder.drafts) == []
+  assert drafts_lib.responses(decoder.drafts) == []
 
 
 def test_a_second_stream_compiles_nothing(families, caplog):

@@ -18,7 +18,7 @@ ROOMS = (
     "hosts",
     "command_line",
     "config",
-    "measure fetch stream",
+    "measure fetch stream drafts",
     "sections",
     "data heads outputs",
     "checkpoints",

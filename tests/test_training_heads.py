@@ -13,6 +13,7 @@ import pytest
 import safetensors.numpy
 
 from specjax import checkpoints
+from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import pipeline
 from specjax import train
@@ -338,7 +339,7 @@ def test_the_door(kind, trained, family, capsys):
   texts = tiny.TEXTS[:3]
   plain = pipeline.Decoder(target)(texts, max_new_tokens=10)
   for shape in (None, "[[0], [1], [0, 0]]"):
-    drafts = pipeline.draft_medusa(
+    drafts = drafts_lib.draft_medusa(
         target, str(folder / "heads.safetensors"), 2, shape
     )
     results = pipeline.Decoder(target, drafts)(texts, max_new_tokens=10)
@@ -365,7 +366,7 @@ def test_eagles_heads_by_the_same_door(trained, family, capsys):
   figures = json.loads((made / "acceptance.json").read_text())
   assert len(figures["accepted"]) == 4
   target = pipeline.load(family["llama"])
-  drafts = pipeline.draft_eagle(target, str(made / "heads.safetensors"), 2)
+  drafts = drafts_lib.draft_eagle(target, str(made / "heads.safetensors"), 2)
   [result] = pipeline.Decoder(target, drafts)(tiny.TEXTS[:1], max_new_tokens=6)
   [plain] = pipeline.Decoder(target)(tiny.TEXTS[:1], max_new_tokens=6)
   assert result.tokens == plain.tokens
@@ -384,7 +385,7 @@ def test_a_second_stage(trained, family, tmp_path, capsys):
     jax.config.update("jax_compilation_cache_dir", before)
   made = folder.parent / "ende_medusa2"
   tuned = pipeline.load(str(made / "hf"))
-  drafts = pipeline.draft_medusa(tuned, str(made / "heads.safetensors"), 2)
+  drafts = drafts_lib.draft_medusa(tuned, str(made / "heads.safetensors"), 2)
   [result] = pipeline.Decoder(tuned, drafts)(tiny.TEXTS[:1], max_new_tokens=6)
   [plain] = pipeline.Decoder(tuned)(tiny.TEXTS[:1], max_new_tokens=6)
   assert result.tokens == plain.tokens
@@ -397,16 +398,16 @@ def test_heads_of_another_target_are_refused(trained, family, tmp_path):
   target = pipeline.load(family["llama"])
   refused = lambda words: pytest.raises(errors.UserError, match=words)
   with refused("family is 'llama'; this one's is 't5'"):
-    pipeline.draft_medusa(pipeline.load(family["t5"]), str(path), 1)
+    drafts_lib.draft_medusa(pipeline.load(family["t5"]), str(path), 1)
   with refused("^heads: 'none' is no file"):
-    pipeline.draft_medusa(target, "none", 1)
+    drafts_lib.draft_medusa(target, "none", 1)
   with refused("^gamma: give 2 or less"):
-    pipeline.draft_medusa(target, str(path), 3)
+    drafts_lib.draft_medusa(target, str(path), 3)
   (tmp_path / "cut").write_bytes(path.read_bytes()[:-9])
   with refused("^heads: .*cut cannot be read"):
-    pipeline.draft_medusa(target, str(tmp_path / "cut"), 1)
+    drafts_lib.draft_medusa(target, str(tmp_path / "cut"), 1)
   with refused("holds no heads"):
-    pipeline.draft_medusa(
+    drafts_lib.draft_medusa(
         target, f"{family['llama']}/model.safetensors", 1
     )
   heads = heads_file.load(str(path), target, "medusa")
@@ -427,7 +428,7 @@ def test_heads_of_another_target_are_refused(trained, family, tmp_path):
     changed = dataclasses.replace(heads, **change)
     heads_file.save(tmp_path / "changed", changed, target)
     with refused(words) as caught:
-      pipeline.draft_medusa(target, str(tmp_path / "changed"), 1)
+      drafts_lib.draft_medusa(target, str(tmp_path / "changed"), 1)
     assert "\n" not in str(caught.value)
 
 
@@ -450,7 +451,7 @@ def test_files_of_heads_that_lie(trained, family, tmp_path):
     made = {k: np.ascontiguousarray(v) for k, v in (stored | changes).items()}
     safetensors.numpy.save_file(made, tmp_path / "lies", notes)
     with pytest.raises(errors.UserError, match=f"^heads: .*({words})"):
-      pipeline.draft_medusa(target, str(tmp_path / "lies"), 1)
+      drafts_lib.draft_medusa(target, str(tmp_path / "lies"), 1)
 
 
 @pytest.mark.parametrize("keep", [False, True])

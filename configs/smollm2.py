@@ -32,14 +32,14 @@ only at near ties.
 """
 
 from specjax import config
+from specjax import draft_section
 from specjax import errors
-from specjax import sections
 
 
 def get_config(variant: str = "lookup"):
   """Summaries of the shipped rows; `variant` is where drafts come from."""
-  if variant not in sections.KINDS:
-    known = ", ".join(sections.KINDS)
+  if variant not in draft_section.KINDS:
+    known = ", ".join(draft_section.KINDS)
     raise errors.UserError(
         f"config: no variant {errors.shown(variant)}; give {known}"
     )

@@ -18,6 +18,7 @@ import sys
 from typing import Sequence
 
 from experiments import results
+from specjax import draft_section
 from specjax import experiment
 from specjax import options
 from specjax import prepare
@@ -33,7 +34,7 @@ def setup(task: str, draft: str, *, batch: int, temperature: float, rows: int):
   """Everything that one cell of the table decodes with."""
   return prepare.prepare(
       sections.Experiment(
-          draft=sections.Draft(checkpoint=f"mini/{draft}", gamma=4),
+          draft=draft_section.Draft(checkpoint=f"mini/{draft}", gamma=4),
           data=sections.Data(task=task, rows=rows, max_source_tokens=256),
           decode=sections.Decode(max_new_tokens=TASKS[task], batch=batch),
           sampling=sections.Sampling(temperature=temperature),

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from experiments import results
 from specjax import checkpoints
 from specjax import command_line
+from specjax import draft_section
 from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import experiment
@@ -222,7 +223,7 @@ def setup(config: sections.Experiment) -> prepare.Setup:
   """`prepare.prepare` with its plain output; what can be shared is."""
   bare = sections.Experiment(
       target=config.target,
-      draft=sections.Draft(kind="none"),
+      draft=draft_section.Draft(kind="none"),
       data=config.data,
       decode=config.decode,
   )

@@ -31,6 +31,7 @@ from typing import Sequence
 
 from specjax import benchmark
 from specjax import command_line
+from specjax import draft_section
 from specjax import errors
 from specjax import kept
 from specjax import options
@@ -155,7 +156,7 @@ def _config(
   return dataclasses.replace(config, data=data, out=out)
 
 
-def _drafts(name: str, rest: Sequence[str]) -> sections.Draft:
+def _drafts(name: str, rest: Sequence[str]) -> draft_section.Draft:
   """One kind of drafts by its name.
 
   Raises:
@@ -178,7 +179,7 @@ def _drafts(name: str, rest: Sequence[str]) -> sections.Draft:
     raise errors.UserError(
         f"--drafters: {errors.line(name)}: {error}"
     ) from None
-  known = [k for k in sections.KINDS if k != "simulated"]
+  known = [k for k in draft_section.KINDS if k != "simulated"]
   errors.require(
       draft.kind in known,
       "--drafters",

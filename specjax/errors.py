@@ -1,6 +1,11 @@
 """The one exception that the doors turn into a line and an exit code."""
 
-from typing import Iterable
+import math
+from typing import Callable, Iterable, TypeVar
+
+from specjax import checks
+
+_T = TypeVar("_T")
 
 
 class UserError(ValueError):
@@ -11,6 +16,30 @@ def require(good: bool, field: str, remedy: str, value) -> None:
   """Raises UserError unless `good`: field, remedy and the value."""
   if not good:
     raise UserError(f"{field}: {remedy}, got {shown(value)}")
+
+
+def require_within(field: str, value, least: int, most: int) -> None:
+  """Raises UserError unless it is a whole number of this range."""
+  whole = checks.is_whole(value, least, math.inf)
+  require(whole, field, f"give {least} or more", value)
+  require(value <= most, field, f"give {most:,} or less", value)
+
+
+def require_one_of(field: str, value: str, known: Iterable[str]) -> None:
+  """Raises UserError unless it is one of these."""
+  require(value in known, field, f"give one of {', '.join(known)}", value)
+
+
+def within(section: str, make: Callable[[], _T]) -> _T:
+  """`make()`; what it refuses is said to be of `section`.
+
+  Raises:
+    UserError: in place of a ValueError.
+  """
+  try:
+    return make()
+  except ValueError as error:
+    raise UserError(f"{section}.{error}") from None
 
 
 def shown(value) -> str:

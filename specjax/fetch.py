@@ -4,6 +4,7 @@ import os
 import pathlib
 from typing import Sequence
 
+from specjax import draft_section
 from specjax import errors
 from specjax import sections
 from specjax import shipped
@@ -66,12 +67,12 @@ def fetch(
   lines = []
   if draft.kind in ("bigram", "unigram"):
     try:
-      sections.within("draft", lambda: ngrams.find(draft.table))
+      errors.within("draft", lambda: ngrams.find(draft.table))
     except errors.UserError as error:
       lines.append(str(error))
-  if draft.kind in sections.HEADS:
+  if draft.kind in draft_section.HEADS:
     try:
-      sections.within("draft", lambda: _heads_file(draft))
+      errors.within("draft", lambda: _heads_file(draft))
     except errors.UserError as error:
       lines.append(str(error))
   lines += _response_files(draft)
@@ -111,7 +112,7 @@ def contents(config: sections.Experiment) -> dict[str, list[int]]:
   ]
   if draft.kind in ("bigram", "unigram"):
     paths.append(ngrams.find(draft.table))
-  if draft.kind in sections.HEADS:
+  if draft.kind in draft_section.HEADS:
     paths.append(_heads_file(draft))
   if draft.copied == "suffix" and draft.suffix.load:
     paths.append(responses.find(draft.suffix.load))
@@ -126,20 +127,20 @@ def contents(config: sections.Experiment) -> dict[str, list[int]]:
   return found
 
 
-def _heads_file(draft: sections.Draft) -> pathlib.Path:
+def _heads_file(draft: draft_section.Draft) -> pathlib.Path:
   """Where heads lie; raises UserError where they don't."""
   finder = eagle_file if draft.kind == "eagle" else heads_file
   return finder.find(draft.heads)
 
 
-def _response_files(draft: sections.Draft) -> list[str]:
+def _response_files(draft: draft_section.Draft) -> list[str]:
   """A line for each file of responses that can't be had or written."""
   if draft.copied != "suffix":
     return []
   lines, files = [], draft.suffix
   if files.load:
     try:
-      sections.within("draft.suffix", lambda: responses.find(files.load))
+      errors.within("draft.suffix", lambda: responses.find(files.load))
     except errors.UserError as error:
       lines.append(str(error))
   if files.save:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import tqdm
 
 from specjax import checkpoints
+from specjax import draft_section
 from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import fetch
@@ -138,7 +139,7 @@ class Setup:
       save = lambda: drafts_lib.save_responses(
           self.target, drafts, draft.suffix.save
       )
-      sections.within("draft.suffix", save)
+      errors.within("draft.suffix", save)
 
   def single(self, row: int, tokens: Sequence[int]):
     """One row with what plain decoding made of it: batch, text_BS, count."""
@@ -194,7 +195,7 @@ def layout(
   return sharding.layout(mesh.data, mesh.model, mesh.draft, devices)
 
 
-def drawing(draft: sections.Draft) -> dict[str, Any]:
+def drawing(draft: draft_section.Draft) -> dict[str, Any]:
   """Options of drafters that draw from a law."""
   keys = ("argmax", "temperature", "top_k", "top_p")
   return {key: getattr(draft, key) for key in keys}
@@ -224,21 +225,21 @@ def _eagle(setup: Setup) -> drafts_lib.Drafts:
       chunk=setup.config.decode.prefill_chunk,
       **drawing(draft),
   )
-  return sections.within("draft", make)
+  return errors.within("draft", make)
 
 
 def _branching(
     make: Callable[[Setup], drafts_lib.Drafts], setup: Setup
 ) -> drafts_lib.Drafts:
   """Drafts that a config may ask to be trees."""
-  drafts, shape = make(setup), setup.config.topology()
+  drafts, shape = make(setup), setup.config.draft.topology()
   options = setup.config.draft.dynamic
   if options.nodes:
     return drafts_lib.draft_dynamic(drafts, **dataclasses.asdict(options))
   if shape is None:
     return drafts
   siblings = setup.config.draft.siblings
-  return sections.within(
+  return errors.within(
       "draft", lambda: drafts_lib.draft_tree(drafts, shape, siblings)
   )
 
@@ -248,7 +249,7 @@ def _ngrams(order: int, setup: Setup) -> drafts_lib.Drafts:
   make = lambda: drafts_lib.draft_ngrams(
       setup.target, draft.table, draft.gamma, order=order, **drawing(draft)
   )
-  return sections.within("draft", make)
+  return errors.within("draft", make)
 
 
 def _lookup(setup: Setup) -> drafts_lib.Drafts:
@@ -263,7 +264,7 @@ def _suffix(setup: Setup) -> drafts_lib.Drafts:
   options = dataclasses.asdict(draft.suffix)
   del options["save"]
   make = lambda: drafts_lib.draft_suffix(setup.target, draft.gamma, **options)
-  drafts = sections.within("draft.suffix", make)
+  drafts = errors.within("draft.suffix", make)
   decode = setup.target.tokenizer.decode
   known = [decode(ids.tolist()) for ids in drafts_lib.responses(drafts)]
   answers = {row.id: row.reference for row in setup.examples if row.reference}
@@ -342,7 +343,7 @@ def _switched(
       c=c or 0.0,
       matching=matching,
       v=v,
-      switch=setup.config.switch(),
+      switch=setup.config.draft.make_switch(),
   )
 
 
@@ -366,11 +367,11 @@ def _simulated(setup: Setup) -> drafts_lib.Drafts:
 
 
 def _medusa(setup: Setup) -> drafts_lib.Drafts:
-  draft, shape = setup.config.draft, setup.config.topology()
+  draft, shape = setup.config.draft, setup.config.draft.topology()
   make = lambda: drafts_lib.draft_medusa(
       setup.target, draft.heads, draft.gamma, shape
   )
-  return sections.within("draft", make)
+  return errors.within("draft", make)
 
 
 # draft.kind -> makes drafts of a Setup that has none yet.
@@ -429,7 +430,7 @@ def prepare(
     target = dataclasses.replace(target, params=params)
   vocabulary = target.module.config.vocab_size
   settings = config.settings(target.module.config.ends)
-  sections.within("decode", lambda: settings_lib.stack([settings], vocabulary))
+  errors.within("decode", lambda: settings_lib.stack([settings], vocabulary))
   requests = pipeline.make_requests(
       target,
       [example.source for example in examples],
@@ -444,7 +445,7 @@ def prepare(
   )
 
 
-def with_drafts(setup: Setup, draft: sections.Draft) -> Setup:
+def with_drafts(setup: Setup, draft: draft_section.Draft) -> Setup:
   """The same target and texts with these drafts.
 
   Raises:

@@ -260,7 +260,7 @@ def abstract(
     drafts = drafts_lib.Drafts(drafter, params)
     if config.draft.tree:
       drafts = drafts_lib.draft_tree(
-          drafts, config.topology(), config.draft.siblings
+          drafts, config.draft.topology(), config.draft.siblings
       )
   return prepare.Setup(config, target, drafts, [], [], devices=devices)
 

@@ -7,6 +7,7 @@ import pytest
 
 from specjax import command_line
 from specjax import config as config_lib
+from specjax import draft_section
 from specjax import errors
 from specjax import prepare
 from specjax import sections
@@ -173,7 +174,10 @@ def test_refused_options(argument, parts):
   assert len(line) < 300
 
 
-@pytest.mark.parametrize("path, limits", sections.LIMITS.items())
+LIMITS = sections.LIMITS | draft_section.LIMITS
+
+
+@pytest.mark.parametrize("path, limits", LIMITS.items())
 def test_limits(path, limits):
   """Both ends are taken, what lies beyond is not."""
   # A bound of its own that follows another option.
@@ -303,7 +307,7 @@ def test_last_of_two_counts():
 
 
 def test_every_kind_has_a_builder():
-  assert set(prepare.DRAFTS) == set(sections.KINDS)
+  assert set(prepare.DRAFTS) == set(draft_section.KINDS)
 
 
 

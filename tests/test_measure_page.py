@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from specjax import draft_section
 from specjax import sections
 from specjax import topology
 from specjax.measure import report as report_lib
@@ -87,7 +88,7 @@ UNDRAFTED = dict(
 SHAPE = topology.Topology(((0,), (1,), (0, 0)))
 TREE = dict(
     config=experiment(
-        draft=sections.Draft(tree="[[0], [1], [0, 0]]"), sampling=SAMPLED
+        draft=draft_section.Draft(tree="[[0], [1], [0, 0]]"), sampling=SAMPLED
     ),
     mismatches=None,
     nodes=3,

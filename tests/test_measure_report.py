@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from specjax import draft_section
 from specjax import errors
 from specjax import outputs
 from specjax import sections
@@ -269,7 +270,7 @@ def test_what_is_made_up_is_told():
   assert report["synthetic"] == "random weights"
   assert set(report["quality"].values()) == {None}
   assert "SYNTHETIC" in tables.text(report, details)
-  draft = sections.Draft(kind="simulated", alpha=0.5)
+  draft = draft_section.Draft(kind="simulated", alpha=0.5)
   config = dataclasses.replace(config, draft=draft)
   assert "a rate which was prescribed" in config.synthetic
 

@@ -152,7 +152,7 @@ def test_the_door(tmp_path, capsys, monkeypatch):
   assert made["widths"][0] == 1 and len(made["acceptance"]) == 2
   assert "chosen" in capsys.readouterr().out
   config = command_line.read([*arguments, f"--config.draft.tree={out}"])
-  assert config.topology() == Topology(tuple(map(tuple, made["paths"])))
+  assert config.draft.topology() == Topology(tuple(map(tuple, made["paths"])))
 
 
 def test_no_tree_is_deeper_than_there_are_heads(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ ROOMS = (
     "config",
     "measure fetch stream drafts",
     "sections",
-    "data heads outputs",
+    "data draft_section heads outputs",
     "checkpoints",
     "decoding",
     "sharding",

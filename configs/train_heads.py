@@ -51,6 +51,7 @@ _EAGLE = dict(
     weight=0.1,  # of the cross-entropy
     noise=0.1,  # of the states that it reads
     places=0,  # of a micro-batch whose laws are compared; 0 is all
+    listed=0,
 )
 # Name -> its target, and the heads.
 _HEADS = {

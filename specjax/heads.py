@@ -17,6 +17,7 @@ from specjax.checkpoints import heads as heads_file
 from specjax.drafters import eagle as eagle_drafter
 from specjax.drafters import medusa as medusa_drafter
 from specjax.models import eagle
+from specjax.models import listed as listed_lib
 from specjax.models import medusa
 
 
@@ -63,12 +64,9 @@ def draft_medusa(
   listed = None
   ids_W = heads_file.listed_ids(name, found, config.listed)
   if ids_W is not None:
-    kernel = None
+    listed = listed_lib.Listed(jnp.asarray(ids_W), None)
     if not config.own:
-      # Drafts change no law: half of the bytes will do.
-      kernel = medusa.output_kernel(target.module, target.params, ids_W)
-      kernel = kernel.astype(jnp.bfloat16)
-    listed = medusa.Listed(jnp.asarray(ids_W), kernel)
+      listed = listed_lib.of(target.module, target.params, ids_W)
   return drafter, medusa.MedusaParams(heads, target.params, listed)
 
 

@@ -106,6 +106,20 @@ def test_files_of_this_package(tmp_path, name):
   again, read = eagle_file.load(str(path), target, jnp.float32)
   assert again.head.config.d_ff == 20
   assert_equal(read.head, head)
+  assert read.listed is None
+  # And of some ids; of fewer or more than the shape says it is damaged.
+  few = dataclasses.replace(shape, listed=3)
+  for ids in ([1, 5, 9], [1, 5]):
+    made = heads_file.Heads(
+        "eagle", dataclasses.asdict(few), head, np.array(ids, np.int32)
+    )
+    heads_file.save(path, made, target, jnp.float32)
+    if len(ids) == 3:
+      read = eagle_file.load(str(path), target, jnp.float32)[1]
+      assert read.listed.ids_W.tolist() == ids
+    else:
+      with pytest.raises(errors.UserError, match="listed has 2 ids, not 3"):
+        eagle_file.load(str(path), target, jnp.float32)
   other = dataclasses.replace(SHAPES[name], vocab_size=301)
   with pytest.raises(errors.UserError, match="a target whose vocab_size is"):
     eagle_file.load(str(path), target_of(other), jnp.float32)

@@ -20,6 +20,7 @@ from specjax.drafters import none
 from specjax.drafters import tree as tree_drafter
 from specjax.models import cache as cache_lib
 from specjax.models import eagle
+from specjax.models import listed as listed_lib
 from specjax.verify import token
 from specjax.verify import tree as tree_rule
 from tests import enumeration
@@ -193,6 +194,59 @@ def test_texts_have_the_targets_law(shape):
   assert np.any(state.tallies.accepted_BG[:, 1])
   misfit = text_laws.misfit(mocks.texts(state), law_of(settings, 4))
   assert misfit < 5
+
+
+LISTED = (1, 2, 4, 6)
+
+
+def listed_of(model, target_params, params):
+  """The same head, choosing from a few ids."""
+  return params.replace(
+      listed=listed_lib.of(model.target, target_params, jnp.array(LISTED))
+  )
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_listed_logits_are_the_targets(kind):
+  """In bfloat16; all others can't be drafted."""
+  model, target_params, params = eagle_of(kind)
+  few = listed_of(model, target_params, params)
+  width = model.target.config.d_model
+  hidden_BTD = jax.random.normal(jax.random.key(3), (2, 3, width))
+  want_BTV, got_BTV = (model.logits(x, hidden_BTD) for x in (params, few))
+  ids_W = np.array(LISTED)
+  np.testing.assert_allclose(
+      got_BTV[..., ids_W], want_BTV[..., ids_W], rtol=0.02, atol=0.02
+  )
+  others = np.setdiff1d(np.arange(V), ids_W)
+  assert np.all(got_BTV[..., others] == -np.inf)
+
+
+@pytest.mark.parametrize("shape", ["chain", "distinct", "dynamic"])
+def test_some_ids_change_no_law(shape):
+  """arXiv 2502.14856: drafts of listed ids alone, texts of all."""
+  model, target_params, params = eagle_of("llama")
+  params = listed_of(model, target_params, params)
+  drafter, rule = drafter_of(shape, model)
+  loop = Loop(model.target, drafter, rule)
+  # Greedily the texts are the plain ones.
+  batch = batch_of("llama", [Settings(eos=())] * 3, [12, 3, 12])
+  state = mocks.decode(loop, target_params, params, batch, 12)
+  plain = Loop(model.target, none.NoDrafter(), token.TokenRule())
+  want = mocks.decode(plain, target_params, (), batch, 12)
+  assert mocks.texts(state) == mocks.texts(want)
+  # Sampled, they have the law, in which unlisted ids are.
+  settings = Settings(temperature=0.8, top_p=0.9, eos=())
+  requests = mocks.requests(settings, 4, prompts=PROMPTS[:1])
+  batch = mocks.copies(requests, 4000, vocabulary=V, seed=0)
+  state = loop.prefill(target_params, params, batch, 4)
+  proposal, _ = loop.propose(params, state)
+  counted = np.arange(loop.drafter.nodes) < proposal.count_B[:, None]
+  drafted = np.unique(np.asarray(proposal.tokens_BN)[counted])
+  assert set(drafted) - {-1} <= set(LISTED) and len(drafted) > 1
+  texts = mocks.texts(mocks.decode(loop, target_params, params, batch, 4))
+  assert not {x for text in texts for x in text} <= set(LISTED)
+  assert text_laws.misfit(texts, law_of(settings, 4)) < 5
 
 
 @pytest.mark.parametrize("kind", TARGETS)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,13 @@ from specjax import errors
 from specjax.models import cache as cache_lib
 from specjax.models import eagle
 from specjax.models import reading
+from specjax.training import commonest
 from specjax.training import eagle as objective_lib
 from specjax.training import features
 from tests import mocks
 
 Batch = features.Batch
+Frozen = objective_lib.Frozen
 Objective = objective_lib.Objective
 quick_compiles = mocks.quick_compiles
 V = 29
@@ -67,7 +70,7 @@ def batch_of(kind, rows=4, width=12):
 
 @functools.partial(jax.jit, static_argnums=0)
 def sums_of(objective, head, params, batch):
-  return objective.sums(head, params, batch)
+  return objective.sums(head, Frozen(params), batch)
 
 
 def trained(kind, steps=150):
@@ -82,7 +85,7 @@ def trained(kind, steps=150):
   def step(head, state):
     loss = lambda head: (
         lambda sums: sums["loss"] / sums["tokens"]
-    )(objective.sums(head, params, batch))
+    )(objective.sums(head, Frozen(params), batch))
     value, gradient = jax.value_and_grad(loss)(head)
     updates, state = optimizer.update(gradient, state)
     return optax.apply_updates(head, updates), state, value
@@ -111,7 +114,7 @@ def test_a_head_learns(kind):
   for m in (1, 2, 3):
     assert after[f"accepted_{m}"] > 0.8
   assert after["feature"] < before["feature"] / 2
-  found_MC, known_M = objective.ranks(head, params, batch, 3)
+  found_MC, known_M = objective.ranks(head, Frozen(params), batch, 3)
   np.testing.assert_allclose(
       found_MC[0, 0] / known_M[0], after["accepted_1"], atol=1e-6
   )
@@ -177,7 +180,7 @@ def test_what_counts():
   assert np.sum(known_BT) == np.sum(batch.answer_BT)
   # What is learnt from: states before and at those places, no later ones.
   loss = lambda states_BTD: objective.sums(
-      pair.head, params, batch._replace(states_BTD=states_BTD)
+      pair.head, Frozen(params), batch._replace(states_BTD=states_BTD)
   )["loss"]
   gradient_BTD = jax.jit(jax.grad(loss))(states_BTD)
   moved = np.any(np.asarray(gradient_BTD) != 0, axis=-1)
@@ -191,7 +194,7 @@ def test_only_the_head_learns():
   module, params = KINDS["llama"]()
   objective, batch = Objective(SHAPE, module.config), batch_of("llama")
   head = objective.init(jax.random.key(1))
-  loss = lambda head: objective.sums(head, params, batch)["loss"]
+  loss = lambda head: objective.sums(head, Frozen(params), batch)["loss"]
   gradient = jax.jit(jax.grad(loss))(head)
   for leaf in jax.tree.leaves(gradient):
     assert np.any(leaf != 0)
@@ -280,6 +283,47 @@ def test_laws_of_some_places():
   for other in (some.held, dataclasses.replace(every, places=1000)):
     sums = sums_of(other, head, params, batch)
     np.testing.assert_allclose(sums["overlap"], whole["overlap"], rtol=1e-6)
+
+
+def test_drafts_of_the_commonest_ids():
+  """arXiv 2502.14856: what is learnt is of all ids, what is right of some."""
+  objective, params, head, _ = trained("llama")
+  module, batch = KINDS["llama"]()[0], batch_of("llama")
+  target = types.SimpleNamespace(module=module, params=params)
+  rows = [
+      features.Row(None, (3,), tuple(ids[mask].tolist()))
+      for ids, mask in zip(batch.ids_BT, batch.answer_BT)
+  ]
+  few = dataclasses.replace(objective, heads=eagle.EagleConfig(listed=6))
+  frozen = few.frozen(target, rows)
+  want_W = commonest.commonest(rows, V, 6)
+  np.testing.assert_array_equal(frozen.listed.ids_W, want_W)
+  made, whole = (
+      jax.jit(each.held.sums)(head, own, batch)
+      for each, own in ((few, frozen), (objective, Frozen(params)))
+  )
+  for name in ("loss", "cross_entropy", "overlap", "tokens"):
+    np.testing.assert_array_equal(made[name], whole[name])
+  # By the same hidden states: the listed token of most weight, or none.
+  pair = few.model.params(head, params, frozen.listed)
+  states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
+  drafts = jax.jit(
+      lambda: [
+          (few.model.logits(pair.replace(listed=None), hidden), label, known)
+          for hidden, label, known in few._drafts(
+              pair, params, batch, states_BTD, 1
+          )
+      ]
+  )
+  ((logits_BTV, label_BT, known_BT),) = jax.device_get(drafts())
+  best_BT = want_W[np.argmax(logits_BTV[..., want_W], axis=-1)]
+  right = int(np.sum((best_BT == label_BT) & known_BT))
+  assert made["accepted_1"] == right > 0
+  assert right < np.sum(known_BT)
+  found_MC, known_M = few.ranks(head, frozen, batch, 6)
+  among = np.isin(label_BT, want_W) & known_BT
+  assert found_MC[0, 0] == right and np.sum(found_MC[0]) == np.sum(among)
+  assert known_M[0] == np.sum(known_BT)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from specjax import train
 from specjax.checkpoints import heads as heads_file
 from specjax.models import cache as cache_lib
 from specjax.models import medusa
+from specjax.training import commonest
 from specjax.training import features
 from specjax.training import log as log_lib
 from specjax.training import medusa as medusa_training
@@ -152,6 +153,24 @@ def test_batches_begin_where_the_first_draft_is_made_from(family, tmp_path):
     assert sorted(seen) == list(range(7))
 
 
+def test_answers_that_are_cut_away_are_left_out(family, tmp_path):
+  """A step that only has such texts would divide nothing by nothing."""
+  target = checkpoints.load(family["llama"])
+  rows = [
+      features.Row(None, (3,) * 5, (4, 5)),
+      features.Row(None, (3,) * 8, (4, 5)),
+      features.Row(None, (3,) * 9, (4, 5)),
+  ]
+  store = features.build(target, rows, tmp_path)
+  config = features.BatchConfig(lengths=(6, 9), cost=9, prompts=True)
+  data, count = config.dataset(store, 0)
+  learnt = [int(data[i].answer_BT.sum()) for i in range(count)]
+  assert sorted(learnt) == [1, 2]
+  short = dataclasses.replace(config, lengths=(5,))
+  with pytest.raises(errors.UserError, match="^lengths: none of 3 answers"):
+    short.dataset(store, 0)
+
+
 def objective_of(target, **options):
   config = target.module.config
   shape = medusa.MedusaConfig(config.d_model, config.vocab_size, heads=2)
@@ -235,7 +254,7 @@ def test_heads_that_choose_from_the_commonest_ids(family):
   config = target.module.config
   rows = [features.Row(None, (3,), (7, 7, 9, 9, 9, 5)),
           features.Row(None, (3,), (8, 5, 4))]
-  assert medusa_training.commonest(rows, 300, 3).tolist() == [5, 7, 9]
+  assert commonest.commonest(rows, 300, 3).tolist() == [5, 7, 9]
   rng = np.random.default_rng(0)
   batch = features.Batch(
       np.array([[3, 7, 7, 9, 9, 9, 5], [3, 8, 5, 4, 0, 0, 0]]),
@@ -351,13 +370,14 @@ def test_the_door(kind, trained, family, capsys):
 def test_eagles_heads_by_the_same_door(trained, family, capsys):
   """On the answers that are there, with the states of prompts, too."""
   folder, arguments = trained("llama")
-  options = [x for x in arguments if ".heads=2" not in x and "listed" not in x]
+  options = [x for x in arguments if ".heads=2" not in x]
   options = [x.replace("_medusa", "_eagle") for x in options]
   answers = folder.parent / "answers"
   before = sorted(answers.rglob("*.jsonl"))
   cache = jax.config.jax_compilation_cache_dir
   try:
-    code = train.main([*options, "--config.lengths=(64,)"])
+    options += ["--config.lengths=(400,)", "--config.cost=800"]
+    code = train.main(options)
     assert code == 0, capsys.readouterr().err
   finally:
     jax.config.update("jax_compilation_cache_dir", cache)
@@ -367,6 +387,7 @@ def test_eagles_heads_by_the_same_door(trained, family, capsys):
   assert len(figures["accepted"]) == 4
   target = pipeline.load(family["llama"])
   drafts = drafts_lib.draft_eagle(target, str(made / "heads.safetensors"), 2)
+  assert drafts.params.listed.ids_W.shape == (40,)
   [result] = pipeline.Decoder(target, drafts)(tiny.TEXTS[:1], max_new_tokens=6)
   [plain] = pipeline.Decoder(target)(tiny.TEXTS[:1], max_new_tokens=6)
   assert result.tokens == plain.tokens
@@ -506,10 +527,12 @@ def test_a_target_that_learns_with_its_heads(kind, keep, family):
         ("lengths=(8,8)", "lengths: give rising lengths"),
         ("temperature=-1.0", "temperature"),
         ("heads.ende_medusa.listed=-1", "listed: give 0 (all)"),
+        ("heads.ende_eagle.listed=-1", "listed: give 0 (all)"),
     ],
 )
 def test_bad_options_are_one_line(option, words, capsys):
-  arguments = ["train", "--config=configs/train_heads.py:ende_medusa"]
+  kind = "ende_eagle" if "eagle" in option else "ende_medusa"
+  arguments = ["train", f"--config=configs/train_heads.py:{kind}"]
   assert train.main([*arguments, f"--config.{option}"]) == 1
   line = capsys.readouterr().err
   assert words in line and line.count("\n") == 1

@@ -29,6 +29,8 @@ from specjax import errors
 from specjax.models import cache as cache_lib
 from specjax.models import decoder
 from specjax.models import layers
+from specjax.models import listed as listed_lib
+from specjax.models import products
 from specjax.models import t5
 
 # Which of the target's hidden states is f.
@@ -43,12 +45,14 @@ class EagleConfig:
 
   Attributes:
     d_ff: F of its layer; None is the target's.
+    listed: ids that it chooses from; 0 is all V. See models.listed.
 
   Raises:
-    errors.UserError: it is no width.
+    errors.UserError: a value is out of its range; the message names it.
   """
 
   d_ff: int | None = None
+  listed: int = 0
 
   def __post_init__(self):
     errors.require(
@@ -56,6 +60,10 @@ class EagleConfig:
         "d_ff",
         "give 1 or more, or None",
         self.d_ff,
+    )
+    errors.require(
+        checks.is_whole(self.listed), "listed", "give 0 (all) or more",
+        self.listed,
     )
 
   def layer(self, target):
@@ -190,10 +198,17 @@ class T5Head(EagleHead):
 
 @struct.dataclass
 class EagleParams:
-  """Variables of a head, and those of its target that it uses, too."""
+  """Variables of a head, and those of its target that it uses, too.
+
+  Attributes:
+    head: its own.
+    target: the target's embedding and output matrix.
+    listed: the ids that it chooses from; None where those are all.
+  """
 
   head: Any
   target: Any
+  listed: listed_lib.Listed | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,10 +223,10 @@ class Eagle:
   target: nn.Module
   head: EagleHead
 
-  def params(self, head, target) -> EagleParams:
+  def params(self, head, target, listed=None) -> EagleParams:
     """Variables of both -> those that are needed; none is copied."""
     own = {k: v for k, v in target["params"].items() if k in _SHARED}
-    return EagleParams(head, {"params": own})
+    return EagleParams(head, {"params": own}, listed)
 
   def init(self, key):
     """Random variables of the head."""
@@ -245,8 +260,16 @@ class Eagle:
     )
 
   def logits(self, params: EagleParams, hidden_BTD) -> jax.Array:
-    """logits_BTV by the target's output matrix, float32."""
-    return self.target.apply(params.target, hidden_BTD, method="head")
+    """logits_BTV by the target's output matrix, float32.
+
+    -inf of ids that are not listed, where some are.
+    """
+    listed = params.listed
+    if listed is None:
+      return self.target.apply(params.target, hidden_BTD, method="head")
+    logits_BTW = products.product(hidden_BTD, listed.kernel, self.head.dtype)
+    width = self.target.config.vocab_size
+    return listed_lib.spread(logits_BTW, listed.ids_W, width)
 
 
 def of(target: nn.Module, config=None, dtype=None) -> Eagle:

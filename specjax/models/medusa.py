@@ -6,9 +6,7 @@ is some blocks x + SiLU(W x + b) and a matrix to the vocabulary: the target's
 own, or one for each head. Blocks begin as nothing at all: every head then says
 what the target's own would.
 
-The product with that matrix is most of what heads cost. Where they choose from
-the commonest ids alone, it is as much smaller; no law changes, as others are
-then never drafted.
+The product with that matrix is most of what heads cost; see models.listed.
 """
 
 import dataclasses
@@ -23,6 +21,7 @@ import jax.numpy as jnp
 from specjax import checks
 from specjax import errors
 from specjax.models import layers
+from specjax.models import listed as listed_lib
 from specjax.models import products
 
 
@@ -75,20 +74,6 @@ class MedusaConfig:
 
 
 @struct.dataclass
-class Listed:
-  """The ids that heads choose from.
-
-  Attributes:
-    ids_W: rising.
-    kernel: the target's output of those alone; None where heads have their
-      own.
-  """
-
-  ids_W: jax.Array
-  kernel: jax.Array | None
-
-
-@struct.dataclass
 class MedusaParams:
   """Variables of heads, and what else their logits are made with.
 
@@ -100,7 +85,7 @@ class MedusaParams:
 
   heads: Any
   target: Any
-  listed: Listed | None = None
+  listed: listed_lib.Listed | None = None
 
 
 class Medusa(nn.Module):
@@ -175,13 +160,3 @@ def logits(module: Medusa, target, params, hidden_BTD, heads: int):
   if params.listed is None:
     return target.apply(params.target, state_BTMD, method="head")
   return products.product(state_BTMD, params.listed.kernel, module.dtype)
-
-
-def output_kernel(target, target_params, ids_W=None):
-  """The target's output matrix as a kernel, of some ids or of all."""
-  # What the head makes of the unit vectors is its rows.
-  unit_1DD = jnp.eye(target.config.d_model)[None]
-  matrix_DV = target.apply(target_params, unit_1DD, method="head")[0]
-  if ids_W is not None:
-    matrix_DV = matrix_DV[:, ids_W]
-  return products.to_kernel(matrix_DV.T)

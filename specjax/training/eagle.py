@@ -17,6 +17,7 @@ places of each batch, drawn anew each time: an estimate without bias.
 import dataclasses
 from typing import Any, Sequence
 
+from flax import struct
 import jax
 import jax.numpy as jnp
 import optax
@@ -27,14 +28,29 @@ from specjax import errors
 from specjax.checkpoints import families
 from specjax.models import cache as cache_lib
 from specjax.models import eagle
+from specjax.models import listed as listed_lib
 from specjax.models import reading
 from specjax.models import t5
+from specjax.training import commonest
 from specjax.training import features
 
 # Noise is for texts of so many tokens, and less for longer ones.
 _NOISE_LENGTH = 512
 # What is drawn for a batch, each by a key of its own.
 _PURPOSES = ("noise", "places")
+
+
+@struct.dataclass
+class Frozen:
+  """What stays while a head learns.
+
+  Attributes:
+    target: the target's variables.
+    listed: the ids that drafts are of; None where those are all.
+  """
+
+  target: Any
+  listed: listed_lib.Listed | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,10 +126,10 @@ class Objective:
 
   def frozen(
       self, target: checkpoints.Checkpoint, rows: Sequence[features.Row]
-  ) -> Any:
-    """What stays: the target's variables."""
-    del rows
-    return target.params
+  ) -> Frozen:
+    """What stays, and the ids that drafts are of: the rows' commonest."""
+    listed = commonest.listed(target, rows, self.heads.listed)
+    return Frozen(target.params, listed)
 
   def begin(self, target: checkpoints.Checkpoint, frozen, seed: int = 0):
     """Variables at step 0; there is nothing to copy from the target."""
@@ -124,12 +140,12 @@ class Objective:
     """What was trained are the head's variables alone."""
     return params, None
 
-  def sums(self, params, target_params, batch) -> dict[str, jax.Array]:
+  def sums(self, params, frozen, batch) -> dict[str, jax.Array]:
     """Sums over the places of a batch that count.
 
     Args:
       params: variables of the head.
-      target_params: of the target.
+      frozen: a Frozen.
       batch: a training.features.Batch.
 
     Returns:
@@ -139,12 +155,12 @@ class Objective:
       is, too.
     """
     model = self.model
-    pair = model.params(params, target_params)
+    pair = model.params(params, frozen.target, frozen.listed)
     states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
     noise_BTD = 0.0 if self.judges else self._noise(batch, states_BTD.shape)
     drafts = self._drafts(
         pair,
-        target_params,
+        frozen.target,
         batch,
         states_BTD + noise_BTD,
         self.depth if self.judges else 1,
@@ -182,7 +198,7 @@ class Objective:
         out[f"accepted_{m}"] = sums[f"accepted_{m}"] / reached
     return out | {"tokens": sums["tokens"]}
 
-  def ranks(self, params, target_params, batch, ranks: int):
+  def ranks(self, params, frozen, batch, ranks: int):
     """Where the target's token stands among the likeliest, place by place.
 
     What stands before it is the target's own text, in states that the head has
@@ -192,11 +208,11 @@ class Objective:
       found_MC: how often it was the one of each rank; and how often there was
       one, known_M.
     """
-    pair = self.model.params(params, target_params)
+    pair = self.model.params(params, frozen.target, frozen.listed)
     states_BTD = jnp.asarray(batch.states_BTD, jnp.float32)
     found, known = [], []
     for hidden_BTD, label_BT, known_BT in self._drafts(
-        pair, target_params, batch, states_BTD, self.depth
+        pair, frozen.target, batch, states_BTD, self.depth
     ):
       logits_BTV = self.model.logits(pair, hidden_BTD)
       own_BT1 = jnp.take_along_axis(logits_BTV, label_BT[..., None], axis=-1)
@@ -207,7 +223,12 @@ class Objective:
     return jnp.stack(found), jnp.stack(known)
 
   def _laws(self, pair, batch, true_BTD, hidden_BTD, known_BT):
-    """Sums of cross-entropy and of overlap, or estimates from some places."""
+    """Sums of cross-entropy and of overlap, or estimates from some places.
+
+    Of all ids, also where drafts are of some: which those are is no part of
+    what is learnt.
+    """
+    pair = pair.replace(listed=None)
     flat = lambda array: array.reshape(1, -1, *array.shape[2:])
     true_BTD, hidden_BTD, counts_BT = map(
         flat, (true_BTD, hidden_BTD, known_BT.astype(jnp.float32))
@@ -300,7 +321,7 @@ def make(entry, target: checkpoints.Checkpoint) -> Objective:
     errors.UserError: an option is out of its range.
   """
   return Objective(
-      eagle.EagleConfig(entry.d_ff or None),
+      eagle.EagleConfig(entry.d_ff or None, entry.listed),
       target.module.config,
       entry.depth,
       entry.weight,

@@ -246,7 +246,8 @@ class BatchConfig:
   """How rows of a store become batches.
 
   Attributes:
-    lengths: T of the buckets, rising; longer texts are cut.
+    lengths: T of the buckets, rising; longer texts are cut, and those left out
+      of whose answer nothing would be left.
     cost: tokens of a batch.
     prompts: with their prompts; else from two tokens before the answer on:
       what a draft of its first token is made from.
@@ -270,7 +271,11 @@ class BatchConfig:
     )
 
   def dataset(self, store: Store, seed: int):
-    """An endless dataset of `Batch`, and how many are one epoch."""
+    """An endless dataset of `Batch`, and how many are one epoch.
+
+    Raises:
+      errors.UserError: no answer begins within the longest text.
+    """
     one_epoch = _Batches(store, self, seed)
     endless = batches.endless(one_epoch, seed).map_with_index(_numbered)
     return endless, len(one_epoch)
@@ -288,15 +293,34 @@ class _Batches:
     self._states = config.states
     self._sources = config.sources and store.rows[0].source is not None
     width_of = lambda row: requests_lib.source_width(len(row.source))
+    # From a text that is cut before its answer there is nothing to learn.
+    longest = config.lengths[-1]
+    kept = [
+        i
+        for i, (row, skip) in enumerate(zip(store.rows, self._skip))
+        if len(row.prompt) - skip < longest
+    ]
+    errors.require(
+        bool(kept),
+        "lengths",
+        f"none of {len(store.rows)} answers begins among that many tokens; give"
+        " longer ones",
+        config.lengths,
+    )
     shapes = [
         (
-            batches.bucket(config.lengths, len(row.ids) - skip),
-            width_of(row) if self._sources else 0,
+            batches.bucket(
+                config.lengths, len(store.rows[i].ids) - self._skip[i]
+            ),
+            width_of(store.rows[i]) if self._sources else 0,
         )
-        for row, skip in zip(store.rows, self._skip)
+        for i in kept
     ]
     rows_of = lambda text, source: config.cost // text
-    self._plan = batches.plan(shapes, rows_of, seed)
+    self._plan = [
+        (shape, rows, [kept[i] for i in chosen])
+        for shape, rows, chosen in batches.plan(shapes, rows_of, seed)
+    ]
 
   def __len__(self) -> int:
     return len(self._plan)

@@ -134,7 +134,8 @@ def _update(config: TrainConfig, layout, params, state, total):
   """One update by the mean gradient; also returns the means."""
   sums, gradient = total
   tokens = sums["tokens"]
-  gradient = jax.tree.map(lambda g: g / tokens, gradient)
+  # Where nothing counts there is nothing to learn, either.
+  gradient = jax.tree.map(lambda g: g / jnp.maximum(tokens, 1), gradient)
   updates, state = _optimizer(config).update(gradient, state, params)
   params = optax.apply_updates(params, updates)
   return *_laid(layout, (params, state)), config.objective.means(sums)

@@ -11,14 +11,15 @@ from typing import Any, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from specjax import checkpoints
 from specjax import checks
 from specjax import errors
 from specjax.checkpoints import families
+from specjax.models import listed as listed_lib
 from specjax.models import medusa
+from specjax.training import commonest
 from specjax.training import features
 
 
@@ -78,11 +79,7 @@ class Objective:
       self, target: checkpoints.Checkpoint, rows: Sequence[features.Row]
   ) -> medusa.MedusaParams:
     """What stays, and the ids that heads choose from: the rows' commonest."""
-    listed = None
-    if self.heads.listed:
-      ids_W = commonest(rows, self.heads.vocab_size, self.heads.listed)
-      kernel = medusa.output_kernel(target.module, target.params, ids_W)
-      listed = medusa.Listed(jnp.asarray(ids_W), kernel)
+    listed = commonest.listed(target, rows, self.heads.listed)
     return medusa.MedusaParams((), target.params, listed)
 
   def begin(self, target: checkpoints.Checkpoint, frozen, seed: int = 0):
@@ -93,7 +90,7 @@ class Objective:
       if frozen.listed is not None:
         kernel = frozen.listed.kernel
       else:
-        kernel = medusa.output_kernel(self._target, frozen.target)
+        kernel = listed_lib.output_kernel(self._target, frozen.target)
       for i in range(self.heads.heads):
         params["params"][f"out_{i}"]["kernel"] = kernel
     return params
@@ -200,15 +197,6 @@ class Objective:
         there_BT = known_BT & (ids_W[place_BT] == label_BT)
         label_BT = place_BT
       yield logits_BTMW[:, :, m], label_BT, known_BT, there_BT
-
-
-def commonest(rows: Sequence[features.Row], size: int, count: int):
-  """The ids that answers have most often, rising; ties to the smaller id."""
-  found_V = np.bincount(
-      np.concatenate([np.asarray(row.answer, np.int64) for row in rows]),
-      minlength=size,
-  )
-  return np.sort(np.argsort(-found_V, kind="stable")[:count])
 
 
 def later(array_BT, by: int):

@@ -57,10 +57,14 @@ _EAGLE = dict(
 _HEADS = {
     "smollm2_medusa": ("smollm2", _MEDUSA | dict(listed=8192, steps=1500)),
     "smollm2_eagle": (
-        "smollm2", _EAGLE | dict(steps=1500, places=128, evaluate_every=500)
+        "smollm2",
+        _EAGLE
+        | dict(steps=1500, places=128, listed=8192, evaluate_every=500),
     ),
     "ende_medusa": ("ende", _MEDUSA | dict(steps=3000, cost=260)),
-    "ende_eagle": ("ende", _EAGLE | dict(steps=3000, places=160)),
+    "ende_eagle": (
+        "ende", _EAGLE | dict(steps=3000, places=160, listed=2048)
+    ),
     "ende_medusa2": (
         "ende",
         _MEDUSA

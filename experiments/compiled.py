@@ -50,8 +50,8 @@ def compiled(words: Sequence[str], devices, chip: roofline.Chip) -> dict:
   made = tpu.estimate(tpu.abstract(config, devices), chip)
   c, v = made.costs
   return {
-      "memory": made.memory,
-      "fits": sum(made.memory.values()) <= chip.memory,
+      "memory": made.memory | {"peak": made.peak},
+      "fits": made.peak <= chip.memory,
       "rows_that_fit": made.rows_that_fit(chip.memory),
       "host_transfers": made.hosts,
       "c": c,
@@ -79,7 +79,7 @@ def _cells(line: dict) -> list[Any]:
       f"{row['task']} {row['draft']}",
       row["temperature"],
       row["gamma"],
-      f"{sum(found['memory'].values()) / 2**30:.1f}",
+      f"{found['memory']['peak'] / 2**30:.1f}",
       "yes" if found["fits"] else "NO",
       f"{found['rows_that_fit']} or more",
       found["host_transfers"],

@@ -108,7 +108,8 @@ class Estimate:
   """What was found.
 
   Attributes:
-    memory: part -> bytes of each device: weights, state, temporaries.
+    memory: part -> bytes of each device: weights, state, and what the rounds
+      and the prefill have besides, one after the other.
     rows: of each device.
     hosts: transfers to or from the host in the loop.
     steps: "draft", "target" and "verify"; no draft where there is none.
@@ -128,12 +129,19 @@ class Estimate:
     draft = self.steps["draft"].seconds if "draft" in self.steps else 0.0
     return draft / target, self.steps["verify"].seconds / target
 
+  @property
+  def peak(self) -> int:
+    """Bytes of each device, at the most."""
+    memory = self.memory
+    besides = max(memory["rounds"], memory["prefill"])
+    return memory["weights"] + memory["state"] + besides
+
   def rows_that_fit(self, memory: float) -> int:
     """As if all but weights grew with rows; so many of a device, or more.
 
-    Temporaries also hold weights that are put in another order before the loop.
+    The rounds also hold weights that are put in another order before them.
     """
-    row = (self.memory["state"] + self.memory["temporaries"]) / self.rows
+    row = (self.peak - self.memory["weights"]) / self.rows
     return max(0, math.floor((memory - self.memory["weights"]) / row))
 
 
@@ -301,13 +309,16 @@ def estimate(setup: prepare.Setup, chip: roofline.Chip) -> Estimate:
     chip: its speeds.
   """
   side, layout = setup.speculative, _layout(setup.config, setup.devices)
-  state = _state(setup, side, layout)
-  loop = side.loop
+  batch, loop = _batch(setup, side), side.loop
+  prefill = jax.jit(lambda *inputs: loop.prefill(*inputs, side.budget))
+  inputs = side.target_params, side.drafter_params, batch
+  state = jax.eval_shape(prefill, *inputs)
+  state = _placed(state, layout.state(state))
   run = loop_lib.Loop.run.lower(
       loop, side.target_params, side.drafter_params, state
   ).compile()
-  used = run.memory_analysis()
-  of_weights = _bytes((side.target_params, side.drafter_params))
+  read = prefill.lower(*inputs).compile()
+  besides = lambda program: program.memory_analysis().temp_size_in_bytes
   step = functools.partial(_step, chip, layout)
   bare = state.replace(drafter=())
   target = functools.partial(step, loop.target, side.target_params, bare)
@@ -319,9 +330,10 @@ def estimate(setup: prepare.Setup, chip: roofline.Chip) -> Estimate:
     steps["draft"] = step(source.module, side.drafter_params, at, 1)
   return Estimate(
       memory={
-          "weights": of_weights,
+          "weights": _bytes((side.target_params, side.drafter_params)),
           "state": _bytes(state),
-          "temporaries": used.temp_size_in_bytes,
+          "rounds": besides(run),
+          "prefill": besides(read),
       },
       rows=_rows(state, layout),
       hosts=transfers(run.as_text()),
@@ -330,8 +342,8 @@ def estimate(setup: prepare.Setup, chip: roofline.Chip) -> Estimate:
   )
 
 
-def _state(setup: prepare.Setup, side: side_lib.Side, layout):
-  """Shapes of the state before the first round, of the widest texts."""
+def _batch(setup: prepare.Setup, side: side_lib.Side) -> requests_lib.Batch:
+  """A batch of the widest texts."""
   config, model = setup.config, setup.target.module.config
   longest = (0,) * config.data.max_source_tokens
   encodes = isinstance(model, t5.T5Config)
@@ -342,20 +354,13 @@ def _state(setup: prepare.Setup, side: side_lib.Side, layout):
       config.settings(model.ends),
       side.budget,
   )
-  batch = requests_lib.make_batch(
+  return requests_lib.make_batch(
       [request],
       vocabulary=setup.vocabulary,
       seed=0,
       rows=setup.rows(config.decode.batch),
       width=requests_lib.source_width(len(longest)),
   )
-  state = jax.eval_shape(
-      lambda *inputs: side.loop.prefill(*inputs, side.budget),
-      side.target_params,
-      side.drafter_params,
-      batch,
-  )
-  return _placed(state, layout.state(state))
 
 
 def _step(chip, layout, module, params, state, width: int) -> Step:
@@ -431,13 +436,14 @@ def _bytes(tree: Any) -> int:
 def table(made: Estimate, chip: roofline.Chip, alpha: float) -> str:
   """What was found, as text."""
   gib = lambda size: f"{size / 2**30:.2f} GiB"
-  total = sum(made.memory.values())
-  parts = ", ".join(f"{name} {gib(x)}" for name, x in made.memory.items())
-  fits = "fits" if total <= chip.memory else "DOES NOT FIT"
+  fits = "fits" if made.peak <= chip.memory else "DOES NOT FIT"
+  memory = made.memory
   c, v = made.costs
   lines = [
-      f"memory a device    {gib(total)} of {gib(chip.memory)}: {fits}",
-      f"                   {parts}",
+      f"memory a device    {gib(made.peak)} of {gib(chip.memory)}: {fits}",
+      f"                   weights {gib(memory['weights'])}, state"
+      f" {gib(memory['state'])}, besides: {gib(memory['prefill'])} in the"
+      f" prefill, {gib(memory['rounds'])} in the rounds",
       f"rows a device      {made.rows}; {made.rows_that_fit(chip.memory)} or"
       " more fit",
       f"host transfers     {made.hosts}",

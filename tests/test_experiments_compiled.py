@@ -40,7 +40,12 @@ def test_files(tmp_path, monkeypatch, capsys):
 
   def estimate(config, chip):
     return tpu.Estimate(
-        memory={"weights": 22 * 2**30, "state": 2**20, "temporaries": 2**30},
+        memory={
+            "weights": 22 * 2**30,
+            "state": 2**20,
+            "prefill": 2**30,
+            "rounds": 2**29,
+        },
         rows=1,
         hosts=0,
         steps={"target": step, "verify": step, "draft": draft},

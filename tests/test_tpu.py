@@ -1,5 +1,7 @@
 """The door that compiles for a TPU: here for the devices that there are."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -44,6 +46,11 @@ def test_bytes_are_those_of_real_arrays(family):
   text = tpu.table(made, CHIP, 0.75)
   assert "fits" in text and "host transfers     0" in text
   assert f"with gamma {config.draft.gamma}" in text
+  # The prefill and the rounds come one after the other.
+  assert made.memory["prefill"] > 0 and made.memory["rounds"] > 0
+  memory = {"weights": 5, "state": 3, "rounds": 1, "prefill": 7}
+  peaks = dataclasses.replace(made, memory=memory, rows=2)
+  assert peaks.peak == 15 and peaks.rows_that_fit(100) == 19
   small = roofline.Chip(1e12, 1e9, made.memory["weights"])
   assert "DOES NOT FIT" in tpu.table(made, small, 0.75)
   assert made.rows_that_fit(small.memory) == 0

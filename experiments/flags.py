@@ -4,7 +4,7 @@
 
 Flags are read when XLA starts, so that every set gets a process of its own: the
 main door on the shipped family's first texts, plain and with drafts. The sets
-take turns, once there and once back. `--flags "--xla_a=x --xla_b=y"` tries one
+take turns, once there and once back. `--flags='--xla_a=x --xla_b=y'` tries one
 set of one's own (several times: several sets); `--config.SECTION.KEY=VALUE`
 changes all runs.
 
@@ -57,10 +57,10 @@ def measure(flags: str, changes: Sequence[str]) -> dict[str, Any]:
 
   Returns:
     Side -> milliseconds; or `refused`, what XLA says of a flag that it does
-    not know.
+    not take.
 
   Raises:
-    errors.UserError: the run fails without flags, too.
+    errors.UserError: the run fails for another reason.
   """
   with tempfile.TemporaryDirectory() as folder:
     words = [f"--config={_CONFIG}", *_SHORT, *changes]
@@ -72,11 +72,13 @@ def measure(flags: str, changes: Sequence[str]) -> dict[str, Any]:
         check=False,
     )
     if done.returncode:
-      lines = done.stderr.strip().splitlines() or ["no message"]
-      said = next((x for x in lines if "flag" in x.lower()), lines[-1])
-      if flags == _NONE:
-        raise errors.UserError(f"the run without flags fails: {said}")
-      return {"refused": said}
+      told = done.stderr.strip().splitlines() or ["no message"]
+      said = [line for line in told if "XLA_FLAGS" in line]
+      if said and flags != _NONE:
+        return {"refused": errors.line(said[0])}
+      raise errors.UserError(
+          f"the run with {flags or 'no flags'} fails: {errors.line(told[-1])}"
+      )
     report = json.loads((pathlib.Path(folder) / "report.json").read_text())
   speed = report["tokens_per_second"]
   return {side: 1e3 / speed[side] for side in _SIDES}
@@ -119,7 +121,7 @@ def markdown(made: dict[str, Any]) -> str:
   for line in made["lines"]:
     shown = f"`{line['flags']}`" if line["flags"] else "none"
     if line["refused"]:
-      cells.append((shown, "refused", "", "", ""))
+      cells.append((shown, f"refused: {line['refused']}", "", "", ""))
       continue
     cell = [shown]
     for side in _SIDES:

@@ -118,8 +118,9 @@ class Script:
     for key, value in sorted(vars(arguments).items()):
       values = value if isinstance(value, list) else [value]
       if key != "out" and value is not None:
-        for one in values:
-          words += [f"--{key.replace('_', '-')}", str(one)]
+        for one in map(str, values):
+          option = f"--{key.replace('_', '-')}"
+          words += [f"{option}={one}"] if one[:1] == "-" else [option, one]
     head = environment.where(shlex.join([*words, *more]))
     same = {key: head[key] for key in ("command", "commit", "device")}
     digest = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]

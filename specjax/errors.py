@@ -1,7 +1,7 @@
 """The one exception that the doors turn into a line and an exit code."""
 
 import math
-from typing import Callable, Iterable, TypeVar
+from typing import Callable, Collection, Iterable, TypeVar
 
 from specjax import checks
 
@@ -25,7 +25,7 @@ def require_within(field: str, value, least: int, most: int) -> None:
   require(value <= most, field, f"give {most:,} or less", value)
 
 
-def require_one_of(field: str, value: str, known: Iterable[str]) -> None:
+def require_one_of(field: str, value: str, known: Collection[str]) -> None:
   """Raises UserError unless it is one of these."""
   require(value in known, field, f"give one of {', '.join(known)}", value)
 

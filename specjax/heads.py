@@ -17,7 +17,6 @@ from specjax.checkpoints import heads as heads_file
 from specjax.drafters import eagle as eagle_drafter
 from specjax.drafters import medusa as medusa_drafter
 from specjax.models import eagle
-from specjax.models import listed as listed_lib
 from specjax.models import medusa
 
 
@@ -61,12 +60,9 @@ def draft_medusa(
   drafter = medusa_drafter.MedusaDrafter(
       heads=module, target=target.module, gamma=gamma, topology=shape
   )
-  listed = None
-  ids_W = heads_file.listed_ids(name, found, config.listed)
-  if ids_W is not None:
-    listed = listed_lib.Listed(jnp.asarray(ids_W), None)
-    if not config.own:
-      listed = listed_lib.of(target.module, target.params, ids_W)
+  listed = heads_file.listed_of(
+      name, found, config.listed, target, own=config.own
+  )
   return drafter, medusa.MedusaParams(heads, target.params, listed)
 
 

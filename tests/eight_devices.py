@@ -37,6 +37,7 @@ from specjax.drafters import suffix_array
 from specjax.drafters import suffix_dynamic
 from specjax.drafters import tree as tree_drafter
 from specjax.models import eagle
+from specjax.models import listed
 from specjax.models import medusa
 from specjax.training import loop as train_loop
 from specjax.training import objective
@@ -86,7 +87,12 @@ def eagle_head():
   module, params = TARGETS["t5"]
   model = eagle.of(module)
   head = jax.jit(model.init)(jax.random.key(0))
-  return eagle_drafter.EagleDrafter(model, 2), model.params(head, params)
+  # It drafts every second id.
+  ids_W = np.arange(0, VOCABULARY, 2)
+  kernel = listed.output_kernel(module, params, ids_W)
+  some = listed.listed(ids_W, VOCABULARY, kernel)
+  drafter = eagle_drafter.EagleDrafter(model, 2)
+  return drafter, model.params(head, params, some)
 
 
 @functools.cache

@@ -201,8 +201,11 @@ LISTED = (1, 2, 4, 6)
 
 def listed_of(model, target_params, params):
   """The same head, choosing from a few ids."""
+  kernel = listed_lib.output_kernel(
+      model.target, target_params, np.array(LISTED)
+  )
   return params.replace(
-      listed=listed_lib.of(model.target, target_params, jnp.array(LISTED))
+      listed=listed_lib.listed(LISTED, V, kernel.astype(jnp.bfloat16))
   )
 
 

@@ -223,12 +223,12 @@ def test_all_runs_every_script(everything):
   assert code == 0
   scripts = {path.stem for path in pathlib.Path("experiments").glob("*.py")}
   doors = {name for name in scripts if is_door(name)}
-  # Some need a model from elsewhere, one an environment of its own; heads are
-  # no part of the paper.
+  # Some need a model from elsewhere, one an environment of its own; heads and
+  # XLA's flags are no part of the paper.
   assert {name for name, _ in calls} == (
       doors
       - {"all", "document", "side_by_side", "spec_bench", "compiled",
-         "full_size", "heads"}
+         "full_size", "heads", "flags"}
   )
   assert calls[0] == ("table1", ("--config.decode.dtype=bfloat16",))
   assert calls[-1] == ("baseline", ("--dtype=bfloat16",))

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shlex
 import types
 
 import pytest
@@ -61,12 +62,19 @@ def test_sets_take_turns(runs, tmp_path, capsys):
   )
   table = (tmp_path / "results/flags.md").read_text()
   assert "| none | 2.000 | 1.00 (1.00 to 1.00) | 1.000 |" in table
-  assert "| `--xla_unknown=1` | refused |" in table
+  assert "| `--xla_unknown=1` | refused: F0000 Unknown flag in XLA_" in table
+  # What is noted can be run.
+  made = json.loads((tmp_path / "results/flags.json").read_text())
+  noted = shlex.split(made["command"])[2:]
+  assert noted[1:-1] == arguments
+  assert flags.main([*noted, "--config.data.rows=3"]) == 0
 
 
 def test_the_run_itself_fails(monkeypatch):
   failed = types.SimpleNamespace(returncode=1, stderr="config: wrong\n")
   run = types.SimpleNamespace(run=lambda *_, **__: failed)
   monkeypatch.setattr(flags, "subprocess", run)
-  with pytest.raises(errors.UserError, match="without flags fails: config: w"):
+  with pytest.raises(errors.UserError, match="with no flags fails: config: w"):
     flags.measure("", ())
+  with pytest.raises(errors.UserError, match="with --a=1 fails: config: w"):
+    flags.measure("--a=1", ())

@@ -822,7 +822,7 @@ def test_mini_pairs(tmp_path, task, draft):
   """Each shipped pair as its config has it, two rows."""
   assert run.main(mini(task, draft, tmp_path, "--config.data.rows=2")) == 0
   report = read(tmp_path)
-  assert report["drafter"] == f"model:mini/{draft}"
+  assert report["drafter"] == f"model:mini/{draft}_distilled"
   for mismatch in read(tmp_path, "details.json")["mismatches"]:
     assert mismatch["near_tie"]
 

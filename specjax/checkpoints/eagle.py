@@ -28,7 +28,6 @@ from specjax.checkpoints import hf
 from specjax.checkpoints import places
 from specjax.errors import UserError
 from specjax.models import eagle
-from specjax.models import listed as listed_lib
 from specjax.models import t5
 
 KIND = "eagle"
@@ -75,9 +74,7 @@ def load(
     model = eagle.of(module, shape.layer(module.config), dtype)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     head = heads_file.check_params(name, found.params, shapes)
-    ids_W, listed = heads_file.listed_ids(name, found, shape.listed), None
-    if ids_W is not None:
-      listed = listed_lib.of(module, target.params, ids_W)
+    listed = heads_file.listed_of(name, found, shape.listed, target)
     return model, model.params(head, target.params, listed)
   get = config_lib.fields(path / config_lib.FILE)
   get = dataclasses.replace(get, path=f"heads: {get.path}")

@@ -22,6 +22,7 @@ from specjax import strict_json
 from specjax.checkpoints import families
 from specjax.checkpoints import files
 from specjax.errors import line, reason, shown, UserError
+from specjax.models import listed as listed_lib
 
 MAKER = "python -m specjax.train --config configs/train_heads.py"
 _KEY = "specjax.heads"
@@ -177,13 +178,18 @@ def shaped(config, name: str, shape: dict[str, Any]):
     ) from None
 
 
-def listed_ids(name: str, heads: Heads, count: int) -> np.ndarray | None:
+def listed_of(
+    name: str, heads: Heads, count: int, target, own: bool = False
+) -> listed_lib.Listed | None:
   """The ids that heads choose from; None where those are all.
 
   Args:
     name: of the file.
     heads: as they were read.
     count: how many there should be; 0 is all.
+    target: the Checkpoint that they are for.
+    own: whether heads have an output matrix of their own; else they are given
+      the target's of these ids, in bfloat16.
 
   Raises:
     UserError: there are more, or fewer.
@@ -194,7 +200,17 @@ def listed_ids(name: str, heads: Heads, count: int) -> np.ndarray | None:
         f"heads: {name} is damaged ({_LISTED} has {have} ids, not {count});"
         " give another file"
     )
-  return heads.listed
+  if not count:
+    return None
+  kernel = None
+  if not own:
+    kernel = listed_lib.output_kernel(
+        target.module, target.params, heads.listed
+    )
+    # Drafts change no law: half of the bytes will do.
+    kernel = kernel.astype(jnp.bfloat16)
+  size = target.module.config.vocab_size
+  return listed_lib.listed(heads.listed, size, kernel)
 
 
 def check_params(name: str, params, shapes) -> dict[str, Any]:

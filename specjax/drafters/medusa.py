@@ -24,7 +24,6 @@ from specjax import errors
 from specjax import sampling as sampling_lib
 from specjax import topology as topology_lib
 from specjax.drafters import chain
-from specjax.models import listed as listed_lib
 from specjax.models import medusa
 from specjax.verify import proposal as proposals
 
@@ -159,9 +158,7 @@ class MedusaDrafter(chain.Chain):
     """Logits_BMV without what the target may not say at those places."""
     logits_BMV = logits_BMW
     if params.listed is not None:
-      logits_BMV = listed_lib.spread(
-          logits_BMW, params.listed.ids_W, self.heads.config.vocab_size
-      )
+      logits_BMV = params.listed.spread(logits_BMW)
     new_B = context.length_B - context.prompt_B
     new_BM = new_B[:, None] + jnp.arange(logits_BMV.shape[1])
     logits_BMV = sampling_lib.fit_width(logits_BMV, width)

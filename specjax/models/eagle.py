@@ -268,8 +268,7 @@ class Eagle:
     if listed is None:
       return self.target.apply(params.target, hidden_BTD, method="head")
     logits_BTW = products.product(hidden_BTD, listed.kernel, self.head.dtype)
-    width = self.target.config.vocab_size
-    return listed_lib.spread(logits_BTW, listed.ids_W, width)
+    return listed.spread(logits_BTW)
 
 
 def of(target: nn.Module, config=None, dtype=None) -> Eagle:

@@ -83,6 +83,13 @@ class Objective:
   target_share = 1.0
 
   def __post_init__(self):
+    size = self.target.vocab_size
+    errors.require(
+        self.heads.listed <= size,
+        "listed",
+        f"give 0 (all), or up to {size}",
+        self.heads.listed,
+    )
     errors.require(
         checks.is_whole(self.depth, 1, 16),
         "depth",
@@ -217,7 +224,9 @@ class Objective:
       logits_BTV = self.model.logits(pair, hidden_BTD)
       own_BT1 = jnp.take_along_axis(logits_BTV, label_BT[..., None], axis=-1)
       rank_BT = jnp.sum(logits_BTV > own_BT1, axis=-1)
-      at_BTC = known_BT[..., None] & (rank_BT[..., None] == jnp.arange(ranks))
+      # What is not listed has no rank, not the one behind all that are.
+      there_BT = known_BT & (own_BT1[..., 0] > -jnp.inf)
+      at_BTC = there_BT[..., None] & (rank_BT[..., None] == jnp.arange(ranks))
       found.append(jnp.sum(at_BTC, axis=(0, 1)))
       known.append(jnp.sum(known_BT))
     return jnp.stack(found), jnp.stack(known)

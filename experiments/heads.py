@@ -55,7 +55,8 @@ KINDS = {
 _PLAIN = _MEDUSA, ("draft.kind=none", "draft.tree=")
 _KEPT = (
     "acceptance_by_position", "block_efficiency", "break_even", "c", "gamma",
-    "measured_speedup", "mismatched_rows", "nodes", "quality", "verify_cost",
+    "measured_speedup", "mismatched_rows", "nodes", "predicted_speedup",
+    "quality", "verify_cost",
 )
 
 
@@ -116,12 +117,6 @@ def plain_score(task: str, seed: int, changes: Sequence[str]) -> float:
   )
 
 
-def predicted(line: dict[str, Any]) -> float:
-  """tokens / (gamma c + v)."""
-  cost = line["gamma"] * line["c"] + line["verify_cost"]
-  return line["block_efficiency"] / cost
-
-
 def markdown(made: dict[str, Any]) -> str:
   """The tables for people."""
   number = tables.number
@@ -138,7 +133,7 @@ def markdown(made: dict[str, Any]) -> str:
         number(line["block_efficiency"]),
         number(line["c"], 3),
         number(line["verify_cost"]),
-        number(predicted(line)),
+        number(line["predicted_speedup"]["from_tokens"]),
         pairs.spread(line["measured_speedup"]),
         f"{max(lost, key=lost.get)} {number(max(lost.values()))}x",
         number(line["break_even"]["verify_cost"]),
@@ -154,7 +149,7 @@ def markdown(made: dict[str, Any]) -> str:
       "",
       f"{environment.headline(made)}, batch 1.",
       "",
-      "Theorem: tokens a pass over gamma c + v. `most lost to`: what it would"
+      "Theorem: tokens a timed pass over gamma c + v. `most lost to`: what it would"
       " gain if all drafts were accepted, cost nothing, or v were 1. `1x at v`:"
       " what v alone would be where drafts neither cost nor gain.",
       "",

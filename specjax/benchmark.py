@@ -403,6 +403,7 @@ def _measured(setup, steps, name, kept, traced: int, where):
       positions=positions,
       gamma=drafter.depth,
       nodes=drafter.nodes,
+      widths=drafter.widths,
       tree=setup.drafts.tree,
       steps=steps,
       times=categories.total(_answers(name, kept, None)),

@@ -113,6 +113,7 @@ def _measure(
       positions=positions,
       gamma=setup.drafts.drafter.depth,
       nodes=setup.drafts.drafter.nodes,
+      widths=setup.drafts.drafter.widths,
       tree=setup.drafts.tree,
       steps=steps,
       times=times,

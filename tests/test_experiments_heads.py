@@ -62,7 +62,8 @@ def test_heads_become_results(main, tmp_path, capsys):
   assert [line["mismatched_rows"] for line in lines] == [0] * 3 + [None] * 3
   for line in lines:
     cost = line["gamma"] * line["c"] + line["verify_cost"]
-    assert heads.predicted(line) == pytest.approx(
+    found = line["predicted_speedup"]
+    assert found["from_tokens"] == pytest.approx(
         line["block_efficiency"] / cost
     )
     assert line["quality"]["metric"] == "bleu"

@@ -30,7 +30,7 @@ KEYS = {
     "block_efficiency": None,
     "c": None,
     "verify_cost": None,
-    "predicted_speedup": {"theorem_3_8", "with_verify_cost"},
+    "predicted_speedup": {"theorem_3_8", "with_verify_cost", "from_tokens"},
     "measured_speedup": {"median", "low", "high"},
     "end_to_end_speedup": None,
     "gap": {"tokens", "verify", "overhead", "idle_rows"},
@@ -110,6 +110,7 @@ def measured(**fields) -> report_lib.Measured:
       positions=6,
       gamma=2,
       nodes=2,
+      widths=(3,),
       tree=None,
       steps=steps_lib.Steps(draft=0.1, target=1.0, verify=1.5),
       times=timing.Times(
@@ -158,6 +159,7 @@ def test_figures():
   assert report["predicted_speedup"] == {
       "theorem_3_8": pytest.approx(1.75 / 1.2),
       "with_verify_cost": pytest.approx(1.75 / 1.7),
+      "from_tokens": pytest.approx(2.0 / 1.7),
   }
   assert report["measured_speedup"] == pytest.approx(
       {"median": 7 / 4, "low": 6 / 4, "high": 8 / 4}
@@ -287,6 +289,7 @@ def test_without_drafts():
       )
   )
   assert (report["alpha"], report["drafter"]) == (None, "none")
+  assert report["predicted_speedup"]["from_tokens"] is None
   assert report["predicted_speedup"]["theorem_3_8"] == 1.0
   assert report["acceptance_by_position"] == []
   for make in (tables.text, tables.markdown, html_lib.page):
@@ -295,7 +298,11 @@ def test_without_drafts():
 
 def test_drafts_without_an_alpha():
   """What is copied: no prediction, and how often there was nothing."""
-  report, details = report_lib.make(measured(alpha=None, positions=0))
+  copied = dict(alpha=None, positions=0, widths=(1, 2, 3))
+  config = dataclasses.replace(
+      measured().config, draft=draft_section.Draft(kind="lookup")
+  )
+  report, details = report_lib.make(measured(**copied, config=config))
   assert report["alpha"] is None and report["gamma"] == 2
   assert set(report["predicted_speedup"].values()) == {None}
   assert set(report["gap"]) == KEYS["gap"]
@@ -307,7 +314,43 @@ def test_drafts_without_an_alpha():
   assert "predicted" not in text and "x tokens" not in text
   page = html_lib.page(report, details)
   assert page.count(tables.NONE) == 4
+  assert "pass over fewer tokens" in page
   assert "None" not in page.split("<h2>Settings")[0]
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+def test_heads_are_predicted_from_their_tokens(kind):
+  """They have no alpha, but as many drafts in every round."""
+  config = dataclasses.replace(
+      measured().config, draft=draft_section.Draft(kind=kind)
+  )
+  fields = dict(alpha=None, positions=0, config=config)
+  report, details = report_lib.make(measured(**fields))
+  assert report["predicted_speedup"] == {
+      "theorem_3_8": None,
+      "with_verify_cost": None,
+      "from_tokens": pytest.approx(2.0 / 1.7),
+  }
+  for made in (tables.text, tables.markdown, html_lib.page):
+    words = made(report, details)
+    assert "1.18x" in words and "(gamma c + v)" in words
+    assert tables.READS in words and tables.NONE not in words
+  page = html_lib.page(report, details)
+  assert "over fewer tokens" not in page and "pass, both timed" in page
+  # A report of its alpha has the factors instead.
+  assert "(gamma c + v)" not in tables.text(*report_lib.make(measured()))
+
+
+def test_each_kind_of_drafts_is_predicted():
+  """Beside the first one's theorem, what others' tokens let one expect."""
+  first, details = report_lib.make(measured())
+  other = report_lib.make(measured(alpha=None, positions=0))[0]
+  copied = report_lib.make(measured(alpha=None, widths=(1, 3)))[0]
+  kinds = {"model": first, "eagle": other, "lookup": copied}
+  report = first | {"drafters": kinds}
+  rows = {name: figure for name, figure, _ in tables.rows(report, details)}
+  assert rows["predicted eagle"] == "1.18x"
+  assert not {"predicted model", "predicted lookup"} & set(rows)
 
 
 def test_markdown():

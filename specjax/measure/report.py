@@ -33,6 +33,7 @@ class Measured:
     positions: places that alpha is the mean of.
     gamma: drafted tokens a round; of a tree, its depth.
     nodes: all drafted tokens a round.
+    widths: of the target's passes; several where a round may have fewer drafts.
     tree: their shape; None is a chain.
     steps: seconds of single steps.
     times: seconds of whole decodings.
@@ -51,6 +52,7 @@ class Measured:
   positions: int
   gamma: int
   nodes: int
+  widths: Sequence[int]
   tree: topology.Topology | None
   steps: steps_lib.Steps
   times: timing.Times
@@ -86,6 +88,7 @@ def make(measured: Measured) -> tuple[dict[str, Any], dict[str, Any]]:
       "predicted_speedup": {
           "theorem_3_8": _predicted(measured, 1.0),
           "with_verify_cost": _predicted(measured, steps.verify_cost),
+          "from_tokens": _from_tokens(measured),
       },
       **speed(times),
       "gap": _gap(measured),
@@ -137,6 +140,19 @@ def _predicted(measured: Measured, v: float) -> float | None:
   return theory.speedup(
       measured.alpha or 0.0, measured.gamma, measured.steps.c, v
   )
+
+
+def _from_tokens(measured: Measured) -> float | None:
+  """tokens / (gamma c + v), with the tokens of a timed round in Eq. 1's place.
+
+  For drafts that have no alpha, too. None without drafts, and where rounds may
+  have fewer of them: gamma c + v is what a whole round costs.
+  """
+  if not measured.gamma or len(measured.widths) > 1:
+    return None
+  steps = measured.steps
+  tokens = measured.times.counts[timing.SPECULATIVE].tokens_per_round
+  return tokens / (measured.gamma * steps.c + steps.verify_cost)
 
 
 def _gap(measured: Measured) -> dict[str, float | None]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from specjax import draft_section
 from specjax.measure import categories
 
 SAMPLED = "sampled: laws are tested by the test suite"
@@ -18,6 +19,7 @@ _LOST = {"tokens": "tokens", "c": "c", "verify_cost": "v"}
 _TREE = "a timed round, against Eq. 1 of a chain as deep: siblings add to it"
 LOSSY = "LOSSY: the output law is not the target's"
 NONE = "what is drafted depends on where a round begins: no law, no prediction"
+READS = "laws depend on states that only the target's own rounds give: no alpha"
 _SURE = "rounds have as many drafts as their model is sure of; theory has gamma"
 Rows = list[tuple[str, str, str]]
 
@@ -117,7 +119,16 @@ def predicts(report) -> bool:
 
 def unpredicted(report) -> str:
   """Why theory is not for these drafts."""
-  return NONE if report["alpha"] is None else _SURE
+  if report["alpha"] is not None:
+    return _SURE
+  kind = report["config"]["draft"]["kind"]
+  return READS if kind in draft_section.HEADS else NONE
+
+
+def narrows(report) -> bool:
+  """Whether a round may have fewer drafts than gamma, and a narrower pass."""
+  found = report["predicted_speedup"]["from_tokens"]
+  return bool(report["gamma"]) and found is None
 
 
 def _drafted(details) -> tuple[str, str, str]:
@@ -147,6 +158,7 @@ def _speed(report, details) -> Rows:
           f"{report['nodes'] + 1}-token step {ms('verify_step')} over it",
       ),
       *(_predicted(report) if predicts(report) else []),
+      *_from_tokens(report),
       (
           "measured speed-up",
           f"{number(measured['median'])}x",
@@ -186,13 +198,36 @@ def _predicted(report) -> Rows:
   ]
 
 
+def _from_tokens(report) -> Rows:
+  """The speed-up that each kind of drafts should have by its tokens a round.
+
+  Not where the factors behind Theorem 3.8 say as much.
+  """
+  out = []
+  for i, (name, made) in enumerate(_kinds(report)):
+    value = made["predicted_speedup"]["from_tokens"]
+    if value is not None and (i or not predicts(made)):
+      out.append((
+          f"predicted{name}",
+          f"{number(value)}x",
+          "tokens a timed round / (gamma c + v), all of them measured",
+      ))
+  return out
+
+
+def _kinds(report) -> list[tuple[str, dict[str, Any]]]:
+  """Of each kind of drafts what tells it from others, and its figures."""
+  several = report.get("drafters", {"": report})
+  label = lambda name: f" {name}" * (len(several) > 1)
+  return [(label(name), made) for name, made in several.items()]
+
+
 def _break_even(report) -> Rows:
   """Of each kind of drafts: what costs most, and what it would have to be."""
   out = []
-  for name, made in report.get("drafters", {"": report}).items():
+  for label, made in _kinds(report):
     if not (found := made["break_even"]):
       continue
-    label = f" {name}" * (len(report.get("drafters", "")) > 1)
     first, *others = sorted(
         found["lost"].items(), key=lambda pair: pair[1], reverse=True
     )

@@ -16,7 +16,15 @@ _ROUNDS = markup.legend(
 def gap(report: dict[str, Any]) -> str:
   """Each factor's effect on the speed-up, one bar after the other."""
   if not tables.predicts(report):
-    return markup.note(f"Nothing was predicted: {tables.unpredicted(report)}.")
+    words = f"Nothing was predicted: {tables.unpredicted(report)}."
+    found = report["predicted_speedup"]["from_tokens"]
+    if found is not None:
+      words += (
+          f" From its tokens, tokens a timed round / (gamma c + v):"
+          f" {_times(found)}; measured"
+          f" {_times(report['measured_speedup']['median'])}."
+      )
+    return markup.note(words)
   value = report["predicted_speedup"]["theorem_3_8"]
   bars = [("predicted", 0.0, value, "theory")]
   for name, factor in report["gap"].items():
@@ -132,7 +140,7 @@ def rounds(report: dict[str, Any], details: dict[str, Any]) -> str:
           scale, "speculative", [("draft", drafts), ("verify", verify)], whole
       ),
   ]
-  if not tables.predicts(report):
+  if tables.narrows(report):
     return markup.table(rows) + _ROUNDS + markup.note(
         f"A round may be shorter than its parts, which are of {nodes} drafts:"
         " those with fewer make the target's pass over fewer tokens. Over one"

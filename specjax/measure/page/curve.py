@@ -23,7 +23,7 @@ def picture(report: dict[str, Any]) -> str:
   if not gamma:
     return markup.note("There were no drafts.")
   if alpha is None:
-    return markup.note(f"There is no curve: {tables.NONE}.")
+    return markup.note(f"There is no curve: {tables.unpredicted(report)}.")
   if tables.is_tree(report):
     return markup.note(
         "There is no curve: drafts are a tree, whose shape is in the settings."

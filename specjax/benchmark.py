@@ -139,7 +139,7 @@ def run(
       progress.set_postfix_str(prompt.category)
       first = sum(len(before.turns) for before in prompts[:i])
       done = store.has(f"prompt_{i}")
-      made = store.kept(f"prompt_{i}", lambda: asker.ask(prompt, first))
+      made = store.kept(f"prompt_{i}", lambda: asker.ask(prompt, first, i))
       if done:
         asker.heard(made)
       kept += [_Kept.of(prompt, first, row) for row in made]
@@ -192,7 +192,7 @@ def _steps(setups, store) -> dict[str, steps_lib.Steps]:
         setup.speculative,
         setup.usual,
         steps=options.steps,
-        repeats=options.repeats,
+        repeats=options.step_repeats,
     )
     return dataclasses.asdict(steps)
 
@@ -215,12 +215,15 @@ class _Asker:
     self._unknown = {name: [] for name in setups}
     self._warm = set()
 
-  def ask(self, prompt: prompts_lib.Prompt, first: int) -> list[dict]:
+  def ask(
+      self, prompt: prompts_lib.Prompt, first: int, number: int
+  ) -> list[dict]:
     """All turns of a prompt: what JSON can hold of each answer.
 
     Args:
       prompt: with its turns.
       first: id of the first turn's request.
+      number: of the prompt among all.
     """
     config, said, made = self._setup.config, [], []
     for turn, text in enumerate(prompt.turns):
@@ -234,10 +237,11 @@ class _Asker:
           max_source_tokens=config.data.max_source_tokens,
           chat=config.data.chat,
       )
-      made.append({"turn": turn + 1} | self._answer(request))
+      answer = self._answer(request, number + turn)
+      made.append({"turn": turn + 1} | answer)
       self.heard(made[-1:])
-      answer = made[-1]["results"][timing.PLAIN]["text"]
-      said.append(chat.message("assistant", answer))
+      text = answer["results"][timing.PLAIN]["text"]
+      said.append(chat.message("assistant", text))
     return made
 
   def heard(self, answers: Sequence[Mapping[str, Any]]) -> None:
@@ -258,8 +262,10 @@ class _Asker:
     unknown.clear()
     return side
 
-  def _answer(self, request: requests_lib.Request) -> dict[str, Any]:
-    """One answer of each side, timed."""
+  def _answer(
+      self, request: requests_lib.Request, turn: int
+  ) -> dict[str, Any]:
+    """One answer of each side, timed; `turn` as timing.interleave has it."""
     setup, results = self._setup, {}
     sides = {timing.PLAIN: setup.plain} | {
         name: self.side(name) for name in self._sides
@@ -286,6 +292,7 @@ class _Asker:
         [batch],
         repeats=measure.repeats,
         warmup=0 if warm else measure.warmup,
+        turn=turn,
         hear=hear,
     )
     self._warm.add(str(shapes))

@@ -190,6 +190,11 @@ class Measure:
   steps: int = 25
   traced_rows: int = 3
 
+  @property
+  def step_repeats(self) -> int:
+    """How often single steps are timed on their own, which takes little."""
+    return max(5, self.repeats)
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:

@@ -144,6 +144,11 @@ def test_sides_take_turns():
   timing.interleave(both, (4, 5), repeats=2, warmup=1, clock=clock)
   assert order[4:8] == [PLAIN, SPECULATIVE] * 2
   assert order[8:] == [SPECULATIVE, PLAIN] * 2
+  order.clear()
+  for turn in range(3):
+    timing.interleave(both, (4,), repeats=1, warmup=0, turn=turn, clock=clock)
+  there, back = [PLAIN, SPECULATIVE], [SPECULATIVE, PLAIN]
+  assert order == there + back + there
 
 
 def test_drafts_learn_from_batch_to_batch():

@@ -161,6 +161,7 @@ def interleave(
     *,
     repeats: int,
     warmup: int,
+    turn: int = 0,
     tick: Callable[[], None] = lambda: None,
     hear: Callable[[str, Any, Any], None] = lambda name, side, state: None,
     beside: Callable[[], None] = lambda: None,
@@ -177,6 +178,8 @@ def interleave(
     repeats: timed calls of each.
     warmup: calls of each before that; 0 where all their shapes were called
       before.
+    turn: which of several calls that belong together this is: every second one
+      begins with the last side.
     tick: called after each call.
     hear: given the name of a side, the side and its final state after each
       timed call.
@@ -211,7 +214,7 @@ def interleave(
     for i in range(repeats):
       counts, now = dict.fromkeys(sides, Counts()), dict(sides)
       # Every second repeat the other way round: a drift then cancels out.
-      order = list(sides)[:: -1 if i % 2 else 1]
+      order = list(sides)[:: -1 if (i + turn) % 2 else 1]
       for batch in batches:
         for name in order:
           before, after, state = call(now, name, batch)

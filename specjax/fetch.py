@@ -7,7 +7,7 @@ from typing import Sequence
 from specjax import draft_section
 from specjax import errors
 from specjax import sections
-from specjax import shipped
+from specjax import topology
 from specjax import writing
 from specjax.checkpoints import eagle as eagle_file
 from specjax.checkpoints import heads as heads_file
@@ -116,7 +116,7 @@ def contents(config: sections.Experiment) -> dict[str, list[int]]:
     paths.append(_heads_file(draft))
   if draft.copied == "suffix" and draft.suffix.load:
     paths.append(responses.find(draft.suffix.load))
-  if tree := shipped.find(draft.tree, ".json"):
+  if tree := topology.find(draft.tree)[0]:
     paths.append(tree)
   found = {}
   for path in map(pathlib.Path, paths):

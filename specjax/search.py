@@ -6,7 +6,7 @@ target passes and deeper drafts cost, the size that is fastest.
 """
 
 import dataclasses
-from typing import Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -100,6 +100,29 @@ class Best:
       yield (*path, rank)
       yield from self._paths((*path, rank), own - 1)
       nodes -= own
+
+
+def by_size(
+    chance: Sequence[Sequence[float]], sizes: Sequence[int]
+) -> dict[str, dict[str, Any]]:
+  """The trees of some sizes that give most tokens, as topology.read has them.
+
+  Whatever a level of drafts costs: for tokens a pass at equal sizes. `fastest`
+  finds the depth that pays.
+
+  Args:
+    chance: of the child of each rank to be accepted, for each depth.
+    sizes: nodes; those that do not fit are left out.
+  """
+  best = Best(chance, max(sizes))
+  return {
+      str(nodes): {
+          "tokens": 1.0 + float(best.worth[nodes]),
+          "paths": topology.dump(best.tree(nodes).paths),
+      }
+      for nodes in sizes
+      if best.worth[nodes] > _NEVER
+  }
 
 
 def _one_more(row, own: float, below):

@@ -6,6 +6,7 @@ first choice below the root. The root is the text's newest token, and no node.
 
 import dataclasses
 import functools
+import pathlib
 from typing import Iterable
 
 from specjax import checks
@@ -108,16 +109,17 @@ def read(text: str) -> Topology:
   """Paths as JSON, or a file that has them as its "paths".
 
   A file that ships with the package goes by its name, such as mini/medusa_tree.
+  FILE:8 is the tree of 8 nodes among a file's "trees".
 
   >>> read("[[0], [1], [0, 0]]").parents
   (-1, -1, 0)
 
   Raises:
-    errors.UserError: there is no such file, or it holds no tree.
+    errors.UserError: there is no such file, or it holds no such tree.
   """
   if text.lstrip().startswith("["):
     return _paths(text, text)
-  path = shipped.find(text, ".json")
+  path, nodes = find(text)
   if path is None:
     raise errors.UserError(
         f"tree: {errors.shown(text)} is no file here; give one from python -m"
@@ -129,16 +131,35 @@ def read(text: str) -> Topology:
     raise errors.UserError(
         f"tree: {errors.shown(text)} can't be read ({error})"
     ) from None
-  return _paths(content, text)
+  return _paths(content, text, nodes)
 
 
-def _paths(content: str, name: str) -> Topology:
-  """The tree of some JSON."""
+def find(text: str) -> tuple[pathlib.Path | None, str]:
+  """The file that a tree is read from, if any; nodes of the tree, or ""."""
+  path, nodes = shipped.find(text, ".json"), ""
+  name, colon, number = text.rpartition(":")
+  if path is None and colon and number.isdecimal():
+    path, nodes = shipped.find(name, ".json"), number
+  return path, nodes
+
+
+def _paths(content: str, name: str, nodes: str = "") -> Topology:
+  """The tree of some JSON; of so many nodes, where that is said."""
+  known = []
   try:
     made = strict_json.loads(content)
+    if nodes:
+      known = list(map(str, made["trees"]))
+      made = made["trees"][nodes]
     made = made["paths"] if isinstance(made, dict) else made
     paths = tuple(tuple(path) for path in made)
   except (ValueError, TypeError, KeyError):
+    if nodes and nodes not in known:
+      others = errors.line(errors.several(known)) or "no sizes to choose from"
+      raise errors.UserError(
+          f"tree: {errors.shown(name)}: the file has none of {nodes} nodes; it"
+          f" has {others}"
+      ) from None
     raise errors.UserError(
         "tree: give a list of rank paths as JSON, such as"
         f' "[[0], [1], [0, 0]]", got {errors.shown(name)}'

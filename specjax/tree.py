@@ -5,6 +5,9 @@
     python -m specjax.run --config configs/ende_t5small.py:mini \\
         --config.draft.tree=out/tree.json
 
+draft.tree=out/tree.json:8 is the tree of 8 nodes that should give most tokens a
+pass, whatever its levels cost.
+
 It decodes the config's texts twice, with a star of children and with the best
 tree that this makes one hope for, and counts which children are accepted by
 depth and rank; it times target passes of several widths and a level of drafts;
@@ -144,6 +147,7 @@ def find(
           ]
           for each in found
       ],
+      "trees": search.by_size(chance_GC.tolist(), range(1, size + 1)),
       "acceptance": np.round(chance_GC, 4).tolist(),
       "tried": counted.tried_GC.tolist(),
       "widths": list(widths),

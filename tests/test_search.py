@@ -151,6 +151,10 @@ def test_the_door(tmp_path, capsys, monkeypatch):
   assert made["siblings"] == "distinct" and made["rule"] == "tree"
   assert made["widths"][0] == 1 and len(made["acceptance"]) == 2
   assert "chosen" in capsys.readouterr().out
+  assert list(made["trees"]) == ["1", "2", "3", "4", "5"]
+  assert made["trees"]["5"]["tokens"] == pytest.approx(3.0)
+  config = command_line.read([*arguments, f"--config.draft.tree={out}:4"])
+  assert config.draft.topology().nodes == 4
   config = command_line.read([*arguments, f"--config.draft.tree={out}"])
   assert config.draft.topology() == Topology(tuple(map(tuple, made["paths"])))
 

@@ -29,6 +29,18 @@ def test_files_and_texts(tmp_path):
   for content in (text, json.dumps({"paths": json.loads(text), "nodes": 3})):
     file.write_text(content, encoding="utf-8")
     assert topology.read(str(file)) == tree == topology.read(text)
+  trees = {"3": {"paths": json.loads(text)}, "1": {"paths": [[0]]}}
+  file.write_text(json.dumps({"paths": [[1]], "trees": trees}))
+  assert topology.read(f"{file}:3") == tree
+  assert topology.read(f"{file}:1").nodes == topology.read(str(file)).nodes == 1
+  assert topology.find(f"{file}:1") == (file, "1")
+  with pytest.raises(errors.UserError, match="none of 2 nodes; it has 3, 1$"):
+    topology.read(f"{file}:2")
+  for old in (text, json.dumps({"paths": json.loads(text)})):
+    file.write_text(old)
+    with pytest.raises(errors.UserError, match="has no sizes") as caught:
+      topology.read(f"{file}:3")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +57,8 @@ def test_files_and_texts(tmp_path):
         ("[[0]", "rank paths"),
         ("[[[0]]]", "ranks"),
         ("nowhere.json", "no file"),
+        ("nowhere.json:8", "no file"),
+        ("mini/eagle_tree:x", "no file"),
         ("[[999]]", "ranks"),
     ],
 )

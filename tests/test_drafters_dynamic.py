@@ -41,13 +41,18 @@ def drafter_of(source, top_k=2, depth=3, nodes=4):
 
 
 def proposed(drafter, table, texts, settings, vocabulary):
-  """tokens_BN and parent_BN behind each of some texts."""
+  """tokens_BN and parent_BN behind each of some texts.
+
+  As many count as stand for tokens, which are the first ones.
+  """
   requests = mocks.requests(settings, 9, prompts=texts)
   batch = requests_lib.make_batch(requests, vocabulary=vocabulary, seed=0)
   loop = Loop(mocks.TableModel(vocabulary), drafter, TreeRule())
   target = mocks.random_table(loop.target, 0)
   state = loop.prefill(target, table, batch, 9)
   proposal, _ = jax.jit(loop.propose)(table, state)
+  counts_BN = np.arange(drafter.nodes) < np.asarray(proposal.count_B)[:, None]
+  np.testing.assert_array_equal(proposal.tokens_BN >= 0, counts_BN)
   return np.asarray(proposal.tokens_BN), np.asarray(proposal.tree.parent_BN)
 
 

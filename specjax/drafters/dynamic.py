@@ -139,9 +139,11 @@ class DynamicTreeDrafter:
     )
     tokens_BN = worthiest.take(known.tokens_BM, chosen_BN)
     read_BN = worthiest.take(known.read_BM, chosen_BN)
+    # Those that stand for no token are the last ones.
+    count_B = jnp.sum(tokens_BN >= 0, axis=1, dtype=jnp.int32)
     proposal = proposals.Proposal(
         tokens_BN=tokens_BN,
-        count_B=jnp.where(self.source.ready(context), self.nodes, 0),
+        count_B=jnp.where(self.source.ready(context), count_B, 0),
         law=None,
         kind=self.kind,
         tree=proposals.Tree(parent_BN, self.depth),

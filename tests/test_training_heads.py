@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from specjax.models import cache as cache_lib
 from specjax.models import medusa
 from specjax.training import commonest
 from specjax.training import features
+from specjax.training import heads as heads_training
 from specjax.training import log as log_lib
 from specjax.training import medusa as medusa_training
 from specjax.training import medusa_joint
@@ -512,6 +514,94 @@ def test_a_target_that_learns_with_its_heads(kind, keep, family):
   moved = jax.tree.map(lambda x: bool(jnp.any(x != 0)), slope)
   assert any(jax.tree.leaves(moved["target"]))
   assert any(jax.tree.leaves(moved["heads"]))
+
+
+def test_kept_targets_learn_their_heads_by_and_by(monkeypatch):
+  """0.01 sin(pi/2 batch / batches); both stages of the other recipe: 0.2."""
+  config = tiny.LLAMA
+  target = types.SimpleNamespace(module=types.SimpleNamespace(config=config))
+  entry = types.SimpleNamespace(
+      heads=2,
+      blocks=1,
+      own=False,
+      listed=0,
+      fade=0.8,
+      joint=True,
+      weight=0.0,
+      share=0.25,
+      keep=False,
+      start="",
+  )
+  assert medusa_joint.make(entry, target, 8).weight == 0.2
+  assert medusa_joint.make(entry, target, 8).batches == 0
+  entry.keep = True
+  joint = medusa_joint.make(entry, target, 8)
+  assert (joint.weight, joint.batches, joint.held.batches) == (0.01, 8, 0)
+  logits_BTV = jax.random.normal(jax.random.key(0), (2, 4, 3))
+  monkeypatch.setattr(
+      medusa_joint.Joint,
+      "_read",
+      lambda *_: (medusa.MedusaParams((), ()), logits_BTV),
+  )
+  monkeypatch.setattr(
+      medusa_joint.Joint, "sums_of", lambda *_: {"loss": 3.0}
+  )
+  monkeypatch.setattr(
+      medusa_joint.Joint,
+      "_target",
+      types.SimpleNamespace(apply=lambda _, x_BTD, method: x_BTD),
+  )
+  frozen = medusa.MedusaParams((), ())
+
+  def loss(objective, number):
+    batch = features.Batch(
+        np.ones((2, 4), np.int32),
+        np.ones((2, 4), bool),
+        number_B=np.full((2,), number, np.uint32),
+    )
+    return objective.sums({"target": ()}, frozen, batch)["loss"]
+
+  for number in (0, 2, 4, 7):
+    want = 0.01 * np.sin(np.pi / 2 * number / 8) * 3.0
+    assert loss(joint, number) == pytest.approx(want, abs=1e-6)
+    assert loss(joint.held, number) == pytest.approx(0.03)
+
+
+def test_heads_to_begin_with_are_looked_for_first(
+    family, tmp_path, monkeypatch, capsys
+):
+  """Before hours of answers; not those that the same run makes before."""
+  begun = []
+  monkeypatch.setattr(
+      heads_training.answers,
+      "answered",
+      lambda *_: begun.append(1) or ([features.Row((1,), (3,) * 9, (4,))], ""),
+  )
+  cache = jax.config.jax_compilation_cache_dir
+
+  def run(variant, *words):
+    arguments = [
+        f"--config=configs/train_heads.py:{variant}",
+        f"--config.target={family['t5']}",
+        f"--config.out={tmp_path}",
+        "--config.lengths=(2,)",
+        f"--config.heads.ende_medusa2.start={start}",
+        *words,
+    ]
+    try:
+      assert train.main(["train", *arguments]) == 1
+    finally:
+      jax.config.update("jax_compilation_cache_dir", cache)
+    return capsys.readouterr().err
+
+  start = tmp_path / "ende_medusa" / "heads.safetensors"
+  line = run("ende_medusa2")
+  assert "heads.ende_medusa2.start: heads: " in line and "is no file" in line
+  assert line.count("\n") == 1 and not begun
+  # The first stage writes them; its prompts are too long, told before states.
+  line = run("ende_medusa,ende_medusa2")
+  assert "lengths: none of 1 answers begins" in line and len(begun) == 2
+  assert not (tmp_path / "states").exists()
 
 
 @pytest.mark.parametrize(

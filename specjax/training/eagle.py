@@ -323,12 +323,18 @@ class Objective:
     return self.model.remember(pair, memory)
 
 
-def make(entry, target: checkpoints.Checkpoint) -> Objective:
+def make(entry, target: checkpoints.Checkpoint, batches: int) -> Objective:
   """The objective of a config's section on an EAGLE head.
+
+  Args:
+    entry: the section.
+    target: that it reads.
+    batches: of the whole run, which are all alike.
 
   Raises:
     errors.UserError: an option is out of its range.
   """
+  del batches
   return Objective(
       eagle.EagleConfig(entry.d_ff or None, entry.listed),
       target.module.config,

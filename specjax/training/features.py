@@ -270,6 +270,32 @@ class BatchConfig:
         checks.is_whole(self.cost, 1), "cost", "give 1 or more", self.cost
     )
 
+  def skipped(self, row: Row) -> int:
+    """Tokens at a text's begin that are not read."""
+    return 0 if self.prompts else max(0, len(row.prompt) - 2)
+
+  def kept(self, rows: Sequence[Row]) -> list[int]:
+    """The texts whose answers begin within the longest bucket.
+
+    Raises:
+      errors.UserError: there are none.
+    """
+    # From a text that is cut before its answer there is nothing to learn.
+    longest = self.lengths[-1]
+    kept = [
+        i
+        for i, row in enumerate(rows)
+        if len(row.prompt) - self.skipped(row) < longest
+    ]
+    errors.require(
+        bool(kept),
+        "lengths",
+        f"none of {len(rows)} answers begins among that many tokens; give"
+        " longer ones",
+        self.lengths,
+    )
+    return kept
+
   def dataset(self, store: Store, seed: int):
     """An endless dataset of `Batch`, and how many are one epoch.
 
@@ -286,27 +312,11 @@ class _Batches:
 
   def __init__(self, store: Store, config: BatchConfig, seed: int):
     self._store = store
-    self._skip = [
-        0 if config.prompts else max(0, len(row.prompt) - 2)
-        for row in store.rows
-    ]
+    self._skip = list(map(config.skipped, store.rows))
     self._states = config.states
     self._sources = config.sources and store.rows[0].source is not None
     width_of = lambda row: requests_lib.source_width(len(row.source))
-    # From a text that is cut before its answer there is nothing to learn.
-    longest = config.lengths[-1]
-    kept = [
-        i
-        for i, (row, skip) in enumerate(zip(store.rows, self._skip))
-        if len(row.prompt) - skip < longest
-    ]
-    errors.require(
-        bool(kept),
-        "lengths",
-        f"none of {len(store.rows)} answers begins among that many tokens; give"
-        " longer ones",
-        config.lengths,
-    )
+    kept = config.kept(store.rows)
     shapes = [
         (
             batches.bucket(

@@ -9,8 +9,9 @@ Heads go to <out>/<name>/heads.safetensors, with their curves and how often
 they were right on held-out requests beside it. A target that was trained with
 them goes to <out>/<name>/hf.
 
-A kind of heads is an entry of KINDS: from its section of the config and the
-target it makes an objective as training.loop wants it, which also has
+A kind of heads is an entry of KINDS: from its section of the config, the target
+and the batches of the run it makes an objective as training.loop wants it,
+which also has
 
   heads: dataclass of the heads' shape, written with them
   tunes: whether the target is trained, too
@@ -40,7 +41,6 @@ from specjax import checks
 from specjax import errors
 from specjax import search
 from specjax import settings
-from specjax import topology
 from specjax import writing
 from specjax.checkpoints import convert
 from specjax.checkpoints import heads as heads_file
@@ -56,8 +56,8 @@ from specjax.training import medusa_joint
 from specjax.training import optimizer
 from specjax.training import texts
 
-# Kind of heads -> (section of a config, target) -> objective.
-KINDS: dict[str, Callable[[Any, checkpoints.Checkpoint], Any]] = {
+# Kind of heads -> (section of a config, target, batches) -> objective.
+KINDS: dict[str, Callable[[Any, checkpoints.Checkpoint, int], Any]] = {
     "eagle": eagle.make,
     "medusa": medusa_joint.make,
 }
@@ -76,7 +76,9 @@ def train(config) -> None:
   check_options(config)
   target = checkpoints.load(config.target)
   made = {
-      name: KINDS[entry.kind](entry, target)
+      name: KINDS[entry.kind](
+          entry, target, entry.steps * config.micro_batches
+      )
       for name, entry in config.heads.items()
   }
   if resolve.resolve(config.target, hint="").is_file():
@@ -89,6 +91,8 @@ def train(config) -> None:
           True,
       )
   runs = {name: run_config(config, name, each) for name, each in made.items()}
+  if config.until == "heads":
+    check_starts(target, runs)
   compiled = pathlib.Path(config.out).absolute() / "compiled"
   jax.config.update("jax_compilation_cache_dir", str(compiled))
   rows, overlap = {}, {}
@@ -100,6 +104,10 @@ def train(config) -> None:
     )
   if config.until == "answers":
     return
+  # Told before the states are made.
+  for run in runs.values():
+    for each in rows.values():
+      run.batch.kept(each)
   width = target.module.config.d_model
   stores = {
       split: features.Store(each, pathlib.Path(), width)
@@ -152,6 +160,28 @@ def check_options(config) -> None:
         f"give one of {', '.join(KINDS)}",
         entry.kind,
     )
+
+
+def check_starts(target, runs: dict[str, loop.TrainConfig]) -> None:
+  """Refuses heads to begin with that can't be had; told before the answers.
+
+  Args:
+    target: that they read.
+    runs: in their order; what one of them writes the next may begin with.
+
+  Raises:
+    errors.UserError: one line.
+  """
+  written = set()
+  for name, run in runs.items():
+    start = getattr(run.objective, "start", "")
+    if start and pathlib.Path(start).absolute() not in written:
+      frozen = run.objective.frozen(target, ())
+      try:
+        run.objective.begin(target, frozen)
+      except errors.UserError as error:
+        raise errors.UserError(f"heads.{name}.start: {error}") from None
+    written.add(run.folder / "heads.safetensors")
 
 
 def run_config(config, name: str, objective) -> loop.TrainConfig:
@@ -279,18 +309,9 @@ def acceptance(run: loop.TrainConfig, params, frozen, store) -> dict[str, Any]:
   counts = [ranks(params, frozen, batch) for batch in batches]
   found_MC, known_M = map(sum, zip(*counts))
   chance_MC = np.asarray(found_MC) / np.maximum(np.asarray(known_M), 1)[:, None]
-  best = search.Best(chance_MC.tolist(), max(_TREES))
-  trees = {
-      nodes: {
-          "tokens": 1.0 + float(best.worth[nodes]),
-          "paths": topology.dump(best.tree(nodes).paths),
-      }
-      for nodes in _TREES
-      if best.worth[nodes] > -np.inf
-  }
   return {
       "accepted": accepted,
       "tokens": 1.0 + float(np.sum(np.cumprod(accepted))),
       "chance": np.round(chance_MC, 4).tolist(),
-      "trees": trees,
+      "trees": search.by_size(chance_MC.tolist(), _TREES),
   }

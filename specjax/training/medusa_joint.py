@@ -18,6 +18,10 @@ from specjax.training import features
 from specjax.training import medusa as medusa_lib
 from specjax.training import objective
 
+# Weights of the heads' loss in the paper's recipes: a target that is to stay
+# what it was, and the second of two stages.
+_KEPT, _TWO_STAGES = 0.01, 0.2
+
 
 @dataclasses.dataclass(frozen=True)
 class Joint(medusa_lib.Objective):
@@ -27,22 +31,25 @@ class Joint(medusa_lib.Objective):
 
   The target's own loss keeps it what it was: the cross-entropy of its own
   texts, or the divergence from what it said before (`keep`, arXiv 2401.10774,
-  section 2.3.2). What comes out is another target, with a law of its own.
+  section 2.3.2), where the heads' weight grows as sin(pi/2 * batch / batches).
+  What comes out is another target, with a law of its own.
 
   Attributes:
     weight: of the heads' loss.
     target_share: of the learning rates, what the target takes.
     keep: the divergence from the old law, in the place of cross-entropy.
     start: file of heads to begin with; "" begins as medusa.Objective does.
+    batches: over which the weight grows from 0; 0: it is whole from the first.
 
   Raises:
     errors.UserError: an option is out of its range.
   """
 
-  weight: float = 0.2
+  weight: float = _TWO_STAGES
   target_share: float = 0.25
   keep: bool = False
   start: str = ""
+  batches: int = 0
 
   tunes = True
   prompts = True
@@ -61,6 +68,11 @@ class Joint(medusa_lib.Objective):
         "give 0: the target's output changes, and with it that of those ids",
         self.heads.listed,
     )
+
+  @property
+  def held(self) -> "Joint":
+    """The weight is whole: held-out batches have numbers of their own."""
+    return dataclasses.replace(self, batches=0)
 
   @property
   def head_width(self) -> int:
@@ -104,8 +116,11 @@ class Joint(medusa_lib.Objective):
       )
     own = jnp.sum(losses_BT * known_BT)
     out = self.sums_of(made, states_BTD, batch)
+    weight = self.weight
+    if self.batches:
+      weight *= jnp.sin(jnp.pi / 2 * batch.number_B[0] / self.batches)
     return out | {
-        "loss": own + self.weight * out["loss"],
+        "loss": own + weight * out["loss"],
         "cross_entropy_0": own,
         "there_0": jnp.sum(known_BT).astype(jnp.float32),
     }
@@ -141,8 +156,15 @@ class Joint(medusa_lib.Objective):
     return medusa.MedusaParams(params["heads"], params["target"]), states_BTD
 
 
-def make(entry, target: checkpoints.Checkpoint) -> medusa_lib.Objective:
+def make(
+    entry, target: checkpoints.Checkpoint, batches: int
+) -> medusa_lib.Objective:
   """The objective of a config's section on Medusa's heads.
+
+  Args:
+    entry: the section.
+    target: that they read.
+    batches: of the whole run.
 
   Raises:
     errors.UserError: an option is out of its range.
@@ -162,8 +184,9 @@ def make(entry, target: checkpoints.Checkpoint) -> medusa_lib.Objective:
       shape,
       config,
       entry.fade,
-      weight=entry.weight,
+      weight=entry.weight or (_KEPT if entry.keep else _TWO_STAGES),
       target_share=entry.share,
       keep=entry.keep,
       start=entry.start,
+      batches=batches if entry.keep else 0,
   )

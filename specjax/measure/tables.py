@@ -19,7 +19,7 @@ _LOST = {"tokens": "tokens", "c": "c", "verify_cost": "v"}
 _TREE = "a timed round, against Eq. 1 of a chain as deep: siblings add to it"
 LOSSY = "LOSSY: the output law is not the target's"
 NONE = "what is drafted depends on where a round begins: no law, no prediction"
-READS = "laws depend on states that only the target's own rounds give: no alpha"
+READS = "laws depend on hidden states that only the target can give: no alpha"
 _SURE = "rounds have as many drafts as their model is sure of; theory has gamma"
 Rows = list[tuple[str, str, str]]
 

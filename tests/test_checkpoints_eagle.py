@@ -248,6 +248,104 @@ def reference(tensors, embedded_TD, hidden_TD):
   return x + wide @ layer["down_proj"].T
 
 
+def offset_head(folder, ids, **others):
+  """A public folder of a head that chooses from some ids."""
+  tensors = public(folder, True)
+  few = dict(d2t=np.array(ids) - np.arange(len(ids)))
+  rng = np.random.default_rng(2)
+  few["lm_head.weight"] = rng.normal(size=(len(ids), 16)).astype(np.float32)
+  few["t2d"] = np.isin(np.arange(300), ids)
+  tensors |= few | others
+  tensors = {name: x for name, x in tensors.items() if x is not None}
+  safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+  return tensors
+
+
+@pytest.mark.parametrize(
+    "ids", [[0, 1, 2], [2, 3, 7, 299], range(300)], ids=["zero", "some", "all"]
+)
+def test_offsets_of_ids(tmp_path, ids):
+  """verl-project/verl-SpeCo#67: id i stands for i + d2t[i]; by its own rows."""
+  target, ids = target_of(LLAMA), list(ids)
+  tensors = offset_head(tmp_path / "head", ids)
+  model, read = eagle_file.load(str(tmp_path / "head"), target, jnp.float32)
+  assert read.listed.ids_W.tolist() == ids
+  hidden_BTD = jax.random.normal(jax.random.key(3), (2, 3, 16))
+  got_BTV = np.asarray(model.logits(read, hidden_BTD))
+  want_BTW = hidden_BTD @ tensors["lm_head.weight"].T
+  np.testing.assert_allclose(
+      got_BTV[..., ids], want_BTW, rtol=0.02, atol=0.05
+  )
+  others = np.setdiff1d(np.arange(300), ids)
+  assert np.all(got_BTV[..., others] == -np.inf)
+
+
+@pytest.mark.parametrize("rows", [300, None], ids=["of all ids", "none"])
+def test_offsets_without_rows_of_their_own(tmp_path, rows):
+  """Then the target's are taken, in bfloat16."""
+  target, ids = target_of(LLAMA), [2, 3, 7, 299]
+  output = None if rows is None else np.ones((rows, 16), np.float32)
+  offset_head(tmp_path / "head", ids, **{"lm_head.weight": output})
+  model, read = eagle_file.load(str(tmp_path / "head"), target, jnp.float32)
+  hidden_BTD = jax.random.normal(jax.random.key(3), (2, 3, 16))
+  want_BTV, got_BTV = (
+      model.logits(x, hidden_BTD) for x in (read.replace(listed=None), read)
+  )
+  ids_W = np.array(ids)
+  np.testing.assert_allclose(
+      got_BTV[..., ids_W], want_BTV[..., ids_W], rtol=0.02, atol=0.02
+  )
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        (dict(d2t=np.array([0, 0, -1])), "gives no rising ids below 300"),
+        (dict(d2t=np.array([-1, 0, 0])), "gives no rising ids below 300"),
+        (dict(d2t=np.array([0, 0, 298])), "gives no rising ids below 300"),
+        (dict(d2t=np.array([0, 2**63 - 1])), "gives no rising ids below 300"),
+        (dict(d2t=np.zeros(0, int)), "gives no rising ids below 300"),
+        (dict(d2t=np.zeros(301, int)), "gives no rising ids below 300"),
+        (dict(d2t=np.zeros((3, 1), int)), "gives no rising ids below 300"),
+        (dict(d2t=np.zeros(3, np.float32)), "d2t is of type F32"),
+        (
+            {"lm_head.weight": np.ones((3, 17), np.float32)},
+            "lm_head.weight has shape [3, 17], not [3, 16]",
+        ),
+        (
+            {"lm_head.weight": np.full((3, 16), np.nan, np.float32)},
+            "lm_head.weight holds NaN",
+        ),
+        (dict(d2t=None), "surplus t2d"),
+    ],
+)
+def test_damaged_offsets(tmp_path, others, words):
+  offset_head(tmp_path / "head", [0, 1, 2], **others)
+  with pytest.raises(errors.UserError) as told:
+    eagle_file.load(str(tmp_path / "head"), target_of(LLAMA), jnp.float32)
+  assert words in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("told_by", ["class", "fc", "layer"])
+def test_eagle_3_is_refused(tmp_path, told_by):
+  """Its heads read three hidden states; d2t is theirs, too."""
+  folder = tmp_path / "head"
+  others = {}
+  if told_by == "fc":
+    others["fc.weight"] = np.ones((16, 48), np.float32)
+  if told_by == "layer":
+    others["midlayer.hidden_norm.weight"] = np.ones(16, np.float32)
+  offset_head(folder, [0, 1, 2], **others)
+  if told_by == "class":
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = ["LlamaForCausalLMEagle3"]
+    (folder / "config.json").write_text(json.dumps(config))
+  with pytest.raises(errors.UserError) as told:
+    eagle_file.load(str(folder), target_of(LLAMA), jnp.float32)
+  assert "this is a head of EAGLE-3, which reads three" in str(told.value)
+  assert "\n" not in str(told.value)
+
+
 def test_pickles_are_converted(tmp_path):
   """With torch's weights-only loader, as models are."""
   torch = pytest.importorskip("torch")
@@ -264,6 +362,16 @@ def test_pickles_are_converted(tmp_path):
       read.head["params"]["fc"]["bias"],
       np.float32(np.float16(tensors["fc.bias"])),
   )
+
+
+def test_pickles_of_eagle_3_are_refused(tmp_path):
+  torch = pytest.importorskip("torch")
+  tensors = public(tmp_path / "head", True)
+  tensors["fc.weight"] = np.ones((16, 48), np.float32)
+  stored = {name: torch.from_numpy(x) for name, x in tensors.items()}
+  torch.save(stored, tmp_path / "head/pytorch_model.bin")
+  with pytest.raises(errors.UserError, match="this is a head of EAGLE-3"):
+    convert.convert(tmp_path / "head", tmp_path / "out")
 
 
 def test_a_tensor_that_is_missing(tmp_path):

@@ -48,6 +48,7 @@ def convert(source, destination, *, dtype: str | None = None) -> None:
   family, config = config_lib.parse(get)
   held = _read(source)
   if eagle.WEIGHT in held:
+    eagle.refuse_eagle_3(get, held)
     tensors, stored = _tensors(held, source)
     dtype = jnp.dtype(dtype or stored)
     eagle.save(destination, *eagle.read(get, tensors, dtype), dtype=dtype)

@@ -5,6 +5,10 @@ safetensors: the config is that of a model of the target's kind with one layer,
 the tensors are those of this layer, without "model." before their names and
 without the norm before its self-attention, and fc.weight and fc.bias. Embedding
 and output matrix are the target's; a folder that holds them too may do so.
+
+A folder with d2t [W] is of a head that chooses from W ids: its id i is the
+target's i + d2t[i]. A matrix of as many rows, lm_head.weight [W, D], is then
+the head's own output.
 """
 
 import contextlib
@@ -26,12 +30,15 @@ from specjax.checkpoints import files
 from specjax.checkpoints import heads as heads_file
 from specjax.checkpoints import hf
 from specjax.checkpoints import places
-from specjax.errors import UserError
+from specjax.errors import shown, UserError
 from specjax.models import eagle
+from specjax.models import listed as listed_lib
 from specjax.models import t5
 
 KIND = "eagle"
 WEIGHT, BIAS = "fc.weight", "fc.bias"
+# Of some ids: offsets to the target's, which of the target's, and the output.
+_OFFSETS, _AMONG, _OUTPUT = "d2t", "t2d", "lm_head.weight"
 # What the target has, too, by its names in all families.
 _TARGETS = re.compile(r"(model\.)?(embed_tokens|norm)\.weight|lm_head\.weight")
 
@@ -78,12 +85,77 @@ def load(
     return model, model.params(head, target.params, listed)
   get = config_lib.fields(path / config_lib.FILE)
   get = dataclasses.replace(get, path=f"heads: {get.path}")
-  _check_target(path, config_lib.parse(get)[1], module.config)
   with contextlib.ExitStack() as stack:
     tensors = hf.opened(stack, path)
+    refuse_eagle_3(get, tensors)
+    _check_target(path, config_lib.parse(get)[1], module.config)
+    listed = _listed(path, tensors, target)
     config, head = read(get, tensors, dtype, keep_bfloat16=True)
   model = eagle.of(module, config, dtype)
-  return model, model.params(head, target.params)
+  return model, model.params(head, target.params, listed)
+
+
+def refuse_eagle_3(get: fields.Getter, tensors: dict[str, Any]) -> None:
+  """EAGLE-3's heads are other networks (arXiv 2503.01840).
+
+  Args:
+    get: of the config.json.
+    tensors: by their names.
+
+  Raises:
+    UserError: this is one.
+  """
+  shape = tuple(getattr(tensors.get(WEIGHT), "shape", ()))
+  told = shown(get.fields.get("architectures")).lower()
+  if (
+      "eagle3" in told
+      or any(name.startswith("midlayer.") for name in tensors)
+      or len(shape) == 2 and shape[1] == 3 * shape[0]
+  ):
+    raise UserError(
+        f"{get.path}: this is a head of EAGLE-3, which reads three of the"
+        " target's hidden states; give one that reads the last, of EAGLE or"
+        " EAGLE-2"
+    )
+
+
+def _listed(path, tensors, target) -> listed_lib.Listed | None:
+  """The ids that a folder's head chooses from; None where those are all.
+
+  Takes what says so out of its tensors.
+
+  Raises:
+    UserError: it says no such ids, or the output matrix is not of them.
+  """
+  offsets = tensors.pop(_OFFSETS, None)
+  if offsets is None:
+    return None
+  tensors.pop(_AMONG, None)
+  cfg, shape = target.module.config, offsets.shape
+  good = len(shape) == 1 and 0 < shape[0] <= cfg.vocab_size
+  if good:
+    offset_W = offsets.read(kinds=hf.WHOLE)
+    ids_W = np.arange(shape[0]) + offset_W
+    # Sums of great numbers may be anything.
+    good = np.all((offset_W >= 0) & (offset_W < cfg.vocab_size))
+    good = good and listed_lib.rising(ids_W, cfg.vocab_size)
+  if not good:
+    raise UserError(
+        f"heads: {path} is damaged ({_OFFSETS} gives no rising ids below"
+        f" {cfg.vocab_size}); give another one"
+    )
+  output = tensors.get(_OUTPUT)
+  # Drafts change no law: half of the bytes will do.
+  if output is not None and output.shape[:1] == shape:
+    place = places.Place(("kernel",), (*shape, cfg.d_model), places.KERNEL)
+    kernel = hf.placed(
+        {_OUTPUT: place}, {_OUTPUT: output}, jnp.bfloat16, f"heads: {path}"
+    )["params"]["kernel"]
+  else:
+    kernel = listed_lib.output_kernel(target.module, target.params, ids_W)
+  return listed_lib.listed(
+      ids_W, cfg.vocab_size, kernel.astype(jnp.bfloat16)
+  )
 
 
 def read(get: fields.Getter, tensors: dict[str, hf.Tensor], dtype, **how):

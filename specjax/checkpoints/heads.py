@@ -153,10 +153,9 @@ def load(name: str, target, kind: str) -> Heads:
           " give another file"
       )
   if listed is not None:
-    rising = listed.dtype == np.int32 and listed.ndim == 1
-    rising = rising and bool(np.all(np.diff(listed) > 0))
     size = target.module.config.vocab_size
-    if not rising or np.any((listed < 0) | (listed >= size)):
+    good = listed.dtype == np.int32 and listed.ndim == 1
+    if not good or not listed_lib.rising(listed, size):
       raise UserError(
           f"heads: {path} is damaged ({_LISTED} holds no rising ids below"
           f" {size}); give another file"

@@ -38,6 +38,8 @@ INDEX = "model.safetensors.index.json"
 _MATRICES = ("kernel", "shared", "embedding")
 _HEAD = "lm_head.weight"
 _FLOATS = ("F32", "F16", "BF16")
+# What numbers of ids are stored in.
+WHOLE = ("I64", "I32")
 _SHARD_BYTES = 5 * 10**9
 # A parameter's path, with slashes between, and its weights -> the parameter.
 Put = Callable[[str, np.ndarray], jax.Array]
@@ -48,7 +50,7 @@ class Tensor:
   """One stored tensor: its shape is known, its weights are still unread."""
 
   shape: tuple[int, ...]
-  read: Callable[[], np.ndarray]
+  read: Callable[..., np.ndarray]
   bfloat16: bool = False
 
 
@@ -260,12 +262,12 @@ def _open(stack, path, expected) -> dict[str, Tensor]:
   }
 
 
-def _read(file, path, name: str, kind: str) -> np.ndarray:
-  """One tensor's weights."""
-  if kind not in _FLOATS:
+def _read(file, path, name: str, kind: str, kinds=_FLOATS) -> np.ndarray:
+  """One tensor's weights, or its numbers of other kinds."""
+  if kind not in kinds:
     raise UserError(
         f"{path}: tensor {name} is of type {kind}; supported are"
-        f" {', '.join(_FLOATS)}"
+        f" {', '.join(kinds)}"
     )
   return file.get_tensor(name)
 

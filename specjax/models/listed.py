@@ -56,6 +56,12 @@ def output_kernel(target, target_params, ids_W=None):
   return products.to_kernel(matrix_DV.T)
 
 
+def rising(ids_W: np.ndarray, size: int) -> bool:
+  """Whether these are some of `size` ids, each greater than the one before."""
+  inside = (ids_W >= 0) & (ids_W < size)
+  return bool(np.all(inside) and np.all(np.diff(ids_W) > 0))
+
+
 def listed(ids_W, size: int, kernel=None) -> Listed:
   """Some of `size` ids.
 

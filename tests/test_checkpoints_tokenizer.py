@@ -86,7 +86,7 @@ def tokenizer(request, folder):
 
 
 def test_sentinels_of_t5(tmp_path):
-  """extra_id_0 is the last id, counting down (HF#14282)."""
+  """huggingface/transformers#14282, #4875: extra_id_0 is the last id."""
   pieces = ["<pad>", "</s>", "<unk>", *(f"▁{i:x}" for i in range(31997))]
   (tmp_path / "spiece.model").write_bytes(spell(pieces))
   t5 = tokenizer_lib.Tokenizer.load(tmp_path)

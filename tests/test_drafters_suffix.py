@@ -286,7 +286,7 @@ def test_responses_are_adopted_between_requests():
 
 
 def test_the_oldest_responses_are_forgotten():
-  """snowflakedb/ArcticInference#164: bounded, whatever came."""
+  """snowflakedb/ArcticInference#164, #61: bounded, whatever came."""
   drafter = SuffixDrafter(gamma=3, reach=8)
   tree = suffix_array.build((), 50, 8)
   sizes = [leaf.shape for leaf in jax.tree.leaves(tree)]

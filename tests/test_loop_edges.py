@@ -102,7 +102,7 @@ def grid_state():
 
 
 def test_eos_and_budgets_at_every_place_of_a_block():
-  """huggingface/transformers#47912, #47195.
+  """huggingface/transformers#47912, #47195, ikawrakow/ik_llama.cpp#2358.
 
   transformers#8161: the token it begins with ends no text, and is none of it.
   """
@@ -179,7 +179,10 @@ def test_reason_of_the_end():
 
 
 def test_tallies_count_what_was_emitted():
-  """sgl-project/sglang#11572: neither cut positions nor ended rows count."""
+  """sgl-project/sglang#11572, #39826: as far as was emitted, and no further.
+
+  Neither cut positions nor ended rows count.
+  """
   tallies = jax.device_get(grid_state().tallies)
   want = [expected(*case) for case in GRID]
   assert tallies.rounds_B.tolist() == [row.rounds for row in want]

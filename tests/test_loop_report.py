@@ -161,7 +161,10 @@ def test_coins_differ():
 
 
 def test_tallies_of_random_rows():
-  """sgl-project/sglang#11572: a rate of 1, one token more than accepted."""
+  """sgl-project/sglang#11572: a rate of 1, one token more than accepted.
+
+  ggml-org/llama.cpp#14104: drafts that nobody judged are not in its base.
+  """
   state, tallies = mixed(), mixed().tallies
   accepted_B = tallies.accepted_BG.sum(axis=1)
   emitted_B = state.length_B - state.prompt_B
@@ -181,7 +184,7 @@ def test_tallies_of_random_rows():
 
 
 def test_tallies_of_a_known_run():
-  """sgl-project/sglang#11572: the extra token is not accepted."""
+  """sgl-project/sglang#11572, SafeAILab/EAGLE#146: extras are not accepted."""
   target = mocks.TableModel(24)
   settings = [Settings(eos=(9,)), Settings(eos=(10,))]
   batch = requests_lib.make_batch(
@@ -203,7 +206,10 @@ def test_tallies_of_a_known_run():
 
 
 def test_log_probs_of_every_kind_of_token():
-  """ggml-org/llama.cpp#27972: raw -.693, law -.419 at T = .5."""
+  """ggml-org/llama.cpp#27972, vllm-project/vllm#30846: of law and model each.
+
+  Raw -.693, law -.419 at T = .5.
+  """
   table = jnp.log(jnp.tile(jnp.array([0.5, 0.3, 0.2]), (len(TABLE), 1)))
   draft = table[:, jnp.array([1, 0, 2])]
   batch = make_batch([Settings(temperature=0.5, eos=()), Settings(eos=())])

@@ -98,7 +98,10 @@ def test_equal_requests_differ_by_their_ids():
 
 
 def test_prompts_side_by_side():
-  """ndif-team/nnsight#673: the first token follows each row's own prompt."""
+  """ndif-team/nnsight#673, unslothai/unsloth#3699.
+
+  The first token follows each row's own prompt.
+  """
   prompts = [(0,), (4, 2, 6), (5, 3), (2, 2, 7, 1)] * 5
   settings = Settings(eos=())
   batch = make_batch([settings], prompts=prompts[:ROWS], budget=12)

@@ -180,7 +180,7 @@ def check_pair(gamma, rows, width):
 
 @pytest.mark.parametrize("gamma, width", [(1, "narrow"), (2, "wide")])
 def test_drafts_of_other_vocabularies(gamma, width):
-  """vllm-project/vllm#7252."""
+  """vllm-project/vllm#7252, vllm-project/vllm#5203."""
   check_pair(gamma, 4, width)
 
 
@@ -281,7 +281,10 @@ PROMPTED = dataclasses.replace(PLAIN, drafter=ModelDrafter(MODULE, 3))
 
 
 def test_caches_after_every_pattern_of_accepts():
-  """mlc-ai/mlc-llm#2285: both caches forget what was rejected."""
+  """mlc-ai/mlc-llm#2285, lablup/mlxcel#1002, vllm-project/vllm#9730.
+
+  Both caches forget what was rejected, and lack nothing of what was accepted.
+  """
   patterns_BR = np.array(
       [(3, 0, 2, 1, 3), (0, 3, 3, 0, 0), (1, 2, 0, 3, 2), (3, 3, 3, 3, 3)]
   )

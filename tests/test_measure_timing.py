@@ -70,7 +70,10 @@ def sides(clock):
 
 
 def test_steady_time_is_reported():
-  """Lightning-AI/lightning-thunder#2638: compile time counted as decoding."""
+  """Lightning-AI/lightning-thunder#2638: compile time counted as decoding.
+
+  ekryski/mlx-swift-lm#10, bytedance/jaqmc#34.
+  """
   clock = Clock()
   times = timing.interleave(
       sides(clock), (4, 5, 4), repeats=3, warmup=1, clock=clock

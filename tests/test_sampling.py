@@ -138,7 +138,7 @@ def test_gap_is_of_the_unfiltered_law():
 
 
 def test_bounds_of_top_k_and_top_p():
-  """google-deepmind/gemma#789, google-deepmind/simply#42."""
+  """google-deepmind/gemma#789, google-deepmind/simply#42, Biohub/esm#360."""
   logits = np.log(np.float32([[0.5, 0.3, 0.15, 0.05]] * 4))
   law = enumeration.laws(
       logits,
@@ -205,7 +205,10 @@ def test_draws_follow_the_law():
 
 
 def test_tails_are_drawn():
-  """jax-ml/jax#26974; 4,096 tokens of e^-16.5 take 28 draws of 1e5."""
+  """jax-ml/jax#26974, vllm-project/vllm#43150.
+
+  4,096 tokens of e^-16.5 take 28 draws of 1e5.
+  """
   logits = np.full((1, 4097), -16.5, np.float32)
   logits[0, 0] = 0
   law = enumeration.quick(sampling.make_law)(

@@ -102,7 +102,7 @@ def decode_after(model, length, more, *, fill=0.0, taps=()):
 def test_full_pass(version):
   """Also padded sources, and the logits' scale (transformers#43681).
 
-  huggingface/transformers#43681.
+  huggingface/transformers#8518: cross-attention has no relative bias.
   """
   module, params, arrays = load(version)
   logits_BTV = full_pass(
@@ -143,7 +143,10 @@ def test_unfilled_slots_are_not_seen(version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_padding_of_the_source_is_not_seen(version):
-  """Any ids may stand there."""
+  """Any ids may stand there; one mask for all of the decoder's tokens.
+
+  huggingface/transformers#27523.
+  """
   module, params, arrays = load(version)
   source_BL = np.where(arrays["mask_BL"], arrays["source_BL"], 7)
   assert (source_BL != arrays["source_BL"]).any()

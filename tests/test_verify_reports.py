@@ -43,7 +43,10 @@ def test_argmax_draft_is_a_point_mass():
     ids=["top-k", "temperature", "top-p"],
 )
 def test_q_is_the_law_that_was_drawn_from(filtered):
-  """huggingface/transformers#47932, ohdearquant/lattice#974."""
+  """huggingface/transformers#47932, z-lab/dflash#74.
+
+  ohdearquant/lattice#974: the draft's temperature is in it, too.
+  """
   p = [0.5, 0.3, 0.2]
   right = rounds.case_of(p, p, draft=filtered)
   first = enumeration.several_rounds(TokenRule(), right)[1]

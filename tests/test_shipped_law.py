@@ -100,6 +100,26 @@ def trees(target):
   return drafts_lib.draft_tree(small(target), SHAPE, "distinct")
 
 
+def eagle(target):
+  """A chain of its head's."""
+  return drafts_lib.draft_eagle(target, "mini/eagle", 3)
+
+
+def eagle_trees(target):
+  """Of its drafts."""
+  return drafts_lib.draft_tree(eagle(target), SHAPE, "distinct")
+
+
+def eagle_2(target):
+  """Trees of them that follow the text."""
+  return drafts_lib.draft_dynamic(eagle(target), top_k=3, depth=3, nodes=6)
+
+
+def medusa_trees(target):
+  """Of its heads' drafts."""
+  return drafts_lib.draft_medusa(target, "mini/medusa", 2, SHAPE)
+
+
 def looked_up(target):
   """Copies of the text itself."""
   del target
@@ -136,7 +156,14 @@ MODELS = {
     "mini": Model(
         "mini/target",
         BY_TOKENS
-        | {"block": (small, block.BlockRule()), "tree": (trees, TreeRule())},
+        | {
+            "block": (small, block.BlockRule()),
+            "tree": (trees, TreeRule()),
+            "EAGLE": (eagle, TokenRule()),
+            "EAGLE tree": (eagle_trees, TreeRule()),
+            "EAGLE-2": (eagle_2, TreeRule()),
+            "Medusa tree": (medusa_trees, TreeRule()),
+        },
         ENGLISH,
     ),
     "smollm2": Model(

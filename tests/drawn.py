@@ -1,16 +1,18 @@
 """What hypothesis draws: laws, settings and requests, many to one batch.
 
 All of it is values in arrays of fixed shapes, so that a program is compiled
-once for all examples.
+once for all examples; how much is drafted is drawn from a few ways to do so.
 """
 
 import dataclasses
+import itertools
 
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 
 from specjax import sampling
+from specjax import topology as topology_lib
 from specjax.decoding import requests as requests_lib
 from tests import mocks
 
@@ -23,6 +25,51 @@ _FIXED = hypothesis.settings(deadline=None, derandomize=True, database=None)
 def examples(count, **options):
   """Decorates a test that is to hold for so many examples."""
   return hypothesis.settings(_FIXED, max_examples=count, **options)
+
+
+def topology(seed, nodes) -> topology_lib.Topology:
+  """A random tree; no place has more than three children."""
+  rng, paths = np.random.default_rng(seed), []
+  while len(paths) < nodes:
+    above = [(), *paths][rng.integers(len(paths) + 1)]
+    children = sum(path[:-1] == above for path in paths)
+    if children < 3:
+      paths.append((*above, children))
+  return topology_lib.Topology(tuple(paths))
+
+
+def topologies(count, nodes, depth) -> list[topology_lib.Topology]:
+  """The first random ones of so many nodes that are just so deep."""
+  made = (topology(seed, nodes) for seed in itertools.count())
+  return list(itertools.islice((x for x in made if x.depth == depth), count))
+
+
+@dataclasses.dataclass(frozen=True)
+class Drafting:
+  """How much a round drafts, and how it is judged.
+
+  Attributes:
+    gamma: of chains.
+    tree: of trees.
+    lenience: of rules that have one.
+  """
+
+  gamma: int
+  tree: topology_lib.Topology
+  lenience: float
+
+
+def draftings(count, seed=0) -> tuple[Drafting, ...]:
+  """Random ones: gamma goes from 1 to 4, nodes of a tree from 2 to 7."""
+  rng = np.random.default_rng(seed)
+  return tuple(
+      Drafting(
+          gamma=1 + i % 4,
+          tree=topology(rng.integers(2**32), 2 + i % 6),
+          lenience=round(float(rng.uniform(0.1, 0.9)), 2),
+      )
+      for i in rng.permutation(count).tolist()
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,6 +66,8 @@ class Case:
     gamma: nodes of a proposal.
     length: tokens of the texts whose law is compared.
     tree: parent of each node; None is a chain of gamma.
+    deepest: nodes of a path at most, as a proposal's tree says it; None is as
+      many as it has.
     target: settings of the target.
     draft: settings that drafts are drawn with.
     count: nodes that count; the others hold rubbish.
@@ -86,6 +88,7 @@ class Case:
   gamma: int = 3
   length: int = 3
   tree: tuple[int, ...] | None = None
+  deepest: int | None = None
   target: sampling.Settings = sampling.Settings(temperature=1.0)
   draft: sampling.Settings = sampling.Settings(temperature=1.0)
   count: int | None = None
@@ -288,6 +291,9 @@ class Round:
     logits = sampling.fit_width(logits, case.vocabulary)
     # The places that have children, in order.
     above = sorted({parent + 1 for parent in case.parents})
+    if case.deepest is not None:
+      # One shape for all trees; what is too many is never looked at.
+      above += [0] * (case.gamma - len(above))
     law = at(
         laws(logits, case.reported or case.draft), self.context_RT[:, above]
     )
@@ -302,7 +308,7 @@ class Round:
     tree = None
     if case.tree is not None:
       deepest = max(map(len, map(case.path, range(case.gamma))))
-      tree = proposals.Tree(self.parent_RN, deepest)
+      tree = proposals.Tree(self.parent_RN, case.deepest or deepest)
     self.proposal = proposals.Proposal(
         tokens_BN=self.drafted_RN.astype(np.int32),
         count_B=self.count_R,

@@ -23,6 +23,7 @@ from specjax.models import eagle
 from specjax.models import listed as listed_lib
 from specjax.verify import token
 from specjax.verify import tree as tree_rule
+from tests import drawn
 from tests import enumeration
 from tests import mocks
 from tests import text_laws
@@ -256,12 +257,7 @@ def test_some_ids_change_no_law(shape):
 def test_nodes_are_read_as_their_paths_are(kind):
   """PaddlePaddle/FastDeploy#3514: as chains to 1e-5; siblings bit for bit."""
   model, target_params, params = eagle_of(kind)
-  shape = topology_lib.Topology(PATHS)
-  parent_BN = jnp.array([shape.parents])
-  sees_BTT = tree_rule.proposals.Tree(parent_BN, 3).sees_BTT
   rng = np.random.default_rng(0)
-  tokens_BT = jnp.asarray(rng.integers(0, V, (1, 8)), jnp.int32)
-  hidden_BTD = jnp.asarray(rng.normal(size=(1, 8, 16)), jnp.float32)
   memory = None
   if kind == "t5":
     encode = lambda: model.target.apply(
@@ -278,7 +274,7 @@ def test_nodes_are_read_as_their_paths_are(kind):
   )
   place_T = np.arange(8)
   read = jax.jit(
-      lambda tokens_BT, hidden_BTD: model.logits(
+      lambda tokens_BT, hidden_BTD, sees_BTT: model.logits(
           params,
           model.read(
               params,
@@ -291,7 +287,6 @@ def test_nodes_are_read_as_their_paths_are(kind):
           )[0],
       )
   )
-  logits = read(tokens_BT, hidden_BTD)
   chain = jax.jit(
       lambda tokens_BT, hidden_BTD: model.logits(
           params,
@@ -304,20 +299,27 @@ def test_nodes_are_read_as_their_paths_are(kind):
           )[0],
       )
   )
-  for path in ((0, 3, 6), (0, 4), (1, 5), (2,)):
-    places = np.array([0, *(node + 1 for node in path)])
-    # What stands behind it is not seen.
-    padded = np.pad(places, (0, 4 - len(places)))
-    want = chain(tokens_BT[:, padded], hidden_BTD[:, padded])
-    np.testing.assert_allclose(
-        logits[:, places], want[:, : len(places)], atol=1e-5
-    )
-  # Node 0 changes, and so do those below it; its siblings' branches don't.
-  other = read(tokens_BT.at[:, 1].add(1) % V, hidden_BTD)
-  same = [0, 2, 3, 6]
-  np.testing.assert_array_equal(logits[:, same], other[:, same])
-  for place in (1, 4, 5, 7):
-    assert np.any(logits[:, place] != other[:, place])
+  shapes = topology_lib.Topology(PATHS), *drawn.topologies(2, 7, 3)
+  for parents in (shape.parents for shape in shapes):
+    sees_BTT = tree_rule.proposals.Tree(jnp.array([parents]), 3).sees_BTT
+    tokens_BT = jnp.asarray(rng.integers(0, V, (1, 8)), jnp.int32)
+    hidden_BTD = jnp.asarray(rng.normal(size=(1, 8, 16)), jnp.float32)
+    logits = read(tokens_BT, hidden_BTD, sees_BTT)
+    paths = [enumeration.path_to(parents, node) for node in range(7)]
+    for path in paths:
+      places = np.array([0, *(node + 1 for node in path)])
+      # What stands behind it is not seen.
+      padded = np.pad(places, (0, 4 - len(places)))
+      want = chain(tokens_BT[:, padded], hidden_BTD[:, padded])
+      np.testing.assert_allclose(
+          logits[:, places], want[:, : len(places)], atol=1e-5
+      )
+    # Node 0 changes, and so do those below it; others don't.
+    other = read(tokens_BT.at[:, 1].add(1) % V, hidden_BTD, sees_BTT)
+    np.testing.assert_array_equal(logits[:, 0], other[:, 0])
+    for node, path in enumerate(paths):
+      same = np.array_equal(logits[:, node + 1], other[:, node + 1])
+      assert same == (0 not in path)
 
 
 def memoryless():

@@ -1,7 +1,8 @@
 """What every loop promises, on batches that hypothesis draws.
 
 Laws, settings, prompts, budgets, EOS sets and who stands beside whom are all
-drawn. What more examples find is looked for with
+drawn; gammas, trees and leniences are of a few random ones (HOW), for each of
+which a program is compiled. What more examples find is looked for with
 
     python -m pytest -m slow tests/test_loop_properties.py
 """
@@ -17,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import topology as topology_lib
 from specjax.decoding import loop as loop_lib
 from specjax.drafters import dynamic
 from specjax.drafters import eagle
@@ -46,8 +46,7 @@ TokenRule = token.TokenRule
 TreeRule = tree_rule.TreeRule
 
 quick_compiles = mocks.quick_compiles
-TREE = topology_lib.Topology(((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)))
-COSTS = switch.Costs(jnp.float32(0.1), jnp.float32(0.02), jnp.ones(3))
+HOW = drawn.draftings(12)
 # Of one row's texts; some thousands of rows are looked at.
 ALARM = 1e-8
 
@@ -94,30 +93,34 @@ class Subject:
     return self.rule.lossless or isinstance(self.rule, typical.TypicalRule)
 
 
-def subject(name, vocabulary=5) -> Subject:
+def subject(name, vocabulary, how: drawn.Drafting) -> Subject:
   """One of SUBJECTS."""
-  return dataclasses.replace(
-      SUBJECTS[name](vocabulary), target=mocks.RowTables(vocabulary)
-  )
+  made = SUBJECTS[name](vocabulary, how)
+  if getattr(made.rule, "lenience", 1.0) != 1.0:
+    rule = dataclasses.replace(made.rule, lenience=how.lenience)
+    made = dataclasses.replace(made, rule=rule)
+  return dataclasses.replace(made, target=mocks.RowTables(vocabulary))
 
 
-def _model(gamma, rule, *, narrower=0, **options):
+def _model(rule, *, narrower=0, **options):
   """Drafts by a model, of a smaller vocabulary where asked."""
 
-  def make(vocabulary):
+  def make(vocabulary, how):
     draft = mocks.RowTables(vocabulary - narrower)
-    return Subject(ModelDrafter(draft, gamma, **options), rule, draft)
+    return Subject(ModelDrafter(draft, how.gamma, **options), rule, draft)
 
   return make
 
 
-def _eagle(gamma, rule, **options):
+def _eagle(rule, **options):
   """Drafts by a head."""
 
-  def make(vocabulary):
+  def make(vocabulary, how):
     draft = mocks.RowTables(vocabulary)
     head = mocks.TableHead(draft)
-    return Subject(eagle.EagleDrafter(head, gamma, **options), rule, draft)
+    return Subject(
+        eagle.EagleDrafter(head, how.gamma, **options), rule, draft
+    )
 
   return make
 
@@ -125,10 +128,10 @@ def _eagle(gamma, rule, **options):
 def _tree(source, siblings, rule):
   """Static trees of a source's drafts."""
 
-  def make(vocabulary):
-    made = source(vocabulary)
+  def make(vocabulary, how):
+    made = source(vocabulary, how)
     drafter = tree_drafter.TreeDrafter(
-        source=made.drafter, topology=TREE, siblings=siblings
+        source=made.drafter, topology=how.tree, siblings=siblings
     )
     return dataclasses.replace(made, drafter=drafter, rule=rule)
 
@@ -138,10 +141,15 @@ def _tree(source, siblings, rule):
 def _dynamic(source):
   """Trees that follow the text."""
 
-  def make(vocabulary):
-    made = source(vocabulary)
+  def make(vocabulary, how):
+    made = source(vocabulary, how)
+    # There are no more nodes than these.
+    most = 2 + 4 * (how.gamma - 1)
     drafter = dynamic.DynamicTreeDrafter(
-        source=made.drafter, top_k=2, depth=3, nodes=5
+        source=made.drafter,
+        top_k=2,
+        depth=how.gamma,
+        nodes=min(how.tree.nodes, most),
     )
     return dataclasses.replace(
         made, drafter=drafter, rule=TreeRule(trace=True)
@@ -150,39 +158,42 @@ def _dynamic(source):
   return make
 
 
-def _mixed(vocabulary):
+def _mixed(vocabulary, how):
   """Copies where they pay, and a model that may stop."""
   draft = mocks.RowTables(vocabulary)
   drafter = mixed.MixedDrafter(
-      copies=lookup.LookupDrafter(gamma=2),
-      model=ModelDrafter(draft, 2, confidence=0.4),
+      copies=lookup.LookupDrafter(gamma=how.gamma),
+      model=ModelDrafter(draft, how.gamma, confidence=0.4),
       switch=switch.Switch(),
   )
+  costs = switch.costs(drafter.widths, c=0.1, matching=0.02, v=1.0)
 
   def params(drafts, made, budget):
     del made, budget
-    return mixed.MixedParams((), drafts, COSTS)
+    return mixed.MixedParams((), drafts, costs)
 
   return Subject(drafter, TokenRule(trace=True), draft, params)
 
 
-def _suffix(nodes, rule):
-  """Paths of what came before, or trees of so many nodes."""
+def _suffix(trees, rule):
+  """Paths of what came before, or trees."""
 
-  def make(vocabulary):
+  def make(vocabulary, how):
     earlier = np.random.default_rng(0).integers(0, vocabulary, (4, 7))
 
     def params(drafts, made, budget):
       del drafts, made, budget
       return suffix_array.build(earlier.tolist(), 40, 6)
 
-    drafter = suffix_dynamic.make(nodes, gamma=3, reach=6, offset=1.0)
+    drafter = suffix_dynamic.make(
+        how.tree.nodes if trees else 0, gamma=how.gamma, reach=6, offset=1.0
+    )
     return Subject(drafter, rule, params=params)
 
   return make
 
 
-def _bigram(vocabulary):
+def _bigram(vocabulary, how):
   """A tree of a bigram's drafts; some are of its unigram."""
   share = np.float32(1 / vocabulary)
 
@@ -200,16 +211,16 @@ def _bigram(vocabulary):
 
   drafter = tree_drafter.TreeDrafter(
       source=ngram.NgramDrafter(ngram.BIGRAM, 1),
-      topology=TREE,
+      topology=how.tree,
       siblings="independent",
   )
   return Subject(drafter, TreeRule(trace=True), params=params)
 
 
-def _medusa(vocabulary):
-  shape = 3, vocabulary + 1, vocabulary
+def _medusa(vocabulary, how):
+  shape = how.tree.depth, vocabulary + 1, vocabulary
   numbers = np.random.default_rng(0).normal(size=shape)
-  heads = test_drafters_medusa.TableHeads(3, vocabulary)
+  heads = test_drafters_medusa.TableHeads(how.tree.depth, vocabulary)
 
   def params(drafts, made, budget):
     del drafts, made, budget
@@ -217,11 +228,11 @@ def _medusa(vocabulary):
         jnp.asarray(numbers, jnp.float32), ()
     )
 
-  drafter = test_drafters_medusa.drafter_of(heads, topology=TREE)
+  drafter = test_drafters_medusa.drafter_of(heads, topology=how.tree)
   return Subject(drafter, TreeRule(trace=True), params=params)
 
 
-def _simulated(vocabulary):
+def _simulated(vocabulary, how):
   target = mocks.RowTables(vocabulary)
 
   def params(drafts, made, budget):
@@ -240,48 +251,50 @@ def _simulated(vocabulary):
         end_R=jnp.pad(replay.end_R, (0, rows)),
     )
 
-  drafter = simulated.SimulatedDrafter(3)
+  drafter = simulated.SimulatedDrafter(how.gamma)
   return Subject(drafter, TokenRule(trace=True), params=params)
 
 
 SUBJECTS = {
-    "narrower": _model(3, TokenRule(trace=True), narrower=2, temperature=0.7),
+    "narrower": _model(TokenRule(trace=True), narrower=2, temperature=0.7),
     "lenient": _model(
-        3, TokenRule(lenience=0.4, residual="lenient", trace=True)
+        TokenRule(lenience=0.4, residual="lenient", trace=True)
     ),
-    "block": _model(3, block.BlockRule(trace=True)),
-    "distinct": _tree(_model(1, None), "distinct", TreeRule(trace=True)),
-    "dynamic": _dynamic(_model(1, None)),
+    "block": _model(block.BlockRule(trace=True)),
+    "distinct": _tree(_model(None), "distinct", TreeRule(trace=True)),
+    "dynamic": _dynamic(_model(None)),
     "mixed": _mixed,
-    "plain": lambda vocabulary: Subject(
+    "plain": lambda vocabulary, how: Subject(
         none.NoDrafter(), TokenRule(trace=True), params=_nothing
     ),
-    "model": _model(3, TokenRule(overlap=True, trace=True)),
-    "argmax": _model(2, TokenRule(trace=True), argmax=True),
-    "cold": _model(3, TokenRule(trace=True), temperature=0.0),
-    "one draft": _model(1, TokenRule(trace=True), top_p=0.8),
-    "sure": _model(4, TokenRule(trace=True), confidence=0.3),
-    "sure block": _model(4, block.BlockRule(trace=True), confidence=0.3),
-    "chain by the tree rule": _model(3, TreeRule(trace=True)),
-    "top": _tree(_model(1, None), "top", TreeRule(trace=True)),
+    "model": _model(TokenRule(overlap=True, trace=True)),
+    "argmax": _model(TokenRule(trace=True), argmax=True),
+    "cold": _model(TokenRule(trace=True), temperature=0.0),
+    "cut": _model(TokenRule(trace=True), top_p=0.8),
+    "sure": _model(TokenRule(trace=True), confidence=0.3),
+    "sure block": _model(block.BlockRule(trace=True), confidence=0.3),
+    "chain by the tree rule": _model(TreeRule(trace=True)),
+    "top": _tree(_model(None), "top", TreeRule(trace=True)),
     "cold distinct": _tree(
-        _model(1, None, temperature=0.0), "distinct", TreeRule(trace=True)
+        _model(None, temperature=0.0), "distinct", TreeRule(trace=True)
     ),
     "independent": _tree(
-        _model(1, None, top_k=2), "independent", TreeRule(trace=True)
+        _model(None, top_k=2), "independent", TreeRule(trace=True)
     ),
     "typical": _tree(
-        _model(1, None), "distinct", typical.TypicalRule(trace=True)
+        _model(None), "distinct", typical.TypicalRule(trace=True)
     ),
-    "eagle": _eagle(3, TokenRule(trace=True)),
-    "eagle block": _eagle(3, block.BlockRule(trace=True), temperature=0.7),
-    "eagle tree": _tree(_eagle(1, None), "distinct", TreeRule(trace=True)),
-    "eagle dynamic": _dynamic(_eagle(1, None)),
-    "lookup": lambda vocabulary: Subject(
-        lookup.LookupDrafter(gamma=3), TokenRule(trace=True), params=_nothing
+    "eagle": _eagle(TokenRule(trace=True)),
+    "eagle block": _eagle(block.BlockRule(trace=True), temperature=0.7),
+    "eagle tree": _tree(_eagle(None), "distinct", TreeRule(trace=True)),
+    "eagle dynamic": _dynamic(_eagle(None)),
+    "lookup": lambda vocabulary, how: Subject(
+        lookup.LookupDrafter(gamma=how.gamma),
+        TokenRule(trace=True),
+        params=_nothing,
     ),
-    "suffix": _suffix(0, TokenRule(trace=True)),
-    "suffix tree": _suffix(5, TreeRule(trace=True)),
+    "suffix": _suffix(False, TokenRule(trace=True)),
+    "suffix tree": _suffix(True, TreeRule(trace=True)),
     "bigram": _bigram,
     "medusa": _medusa,
     "simulated": _simulated,
@@ -301,10 +314,16 @@ SHAPE = dict(most=ROWS, prompt=4, budget=8)
 
 
 @functools.cache
-def _subjects(name, vocabulary):
+def _subjects(name, vocabulary, how):
   """The same object each time: it is what programs are kept by."""
-  made = subject(name, vocabulary)
+  made = subject(name, vocabulary, how)
   return made, made.loop
+
+
+def few(name):
+  """Ways to draft that are looked at in every run: two, others by the name."""
+  at = 2 * list(SUBJECTS).index(name) % len(HOW)
+  return HOW[at : at + 2]
 
 
 def greedy(target, row):
@@ -320,9 +339,9 @@ def on_host(state):
   return jax.device_get(state.replace(key_B=None))
 
 
-def decoded(name, made):
+def decoded(name, how, made):
   """The finished state of a batch, each of whose rounds is looked at."""
-  own, loop = _subjects(name, 5)
+  own, loop = _subjects(name, 5, how)
   batch = drawn.batch(
       made, rows=ROWS, prompt=SHAPE["prompt"], vocabulary=own.target.vocabulary
   )
@@ -467,10 +486,10 @@ def told(state, i):
   return text
 
 
-def check_promises(name, made: drawn.Companies):
+def check_promises(name, how, made: drawn.Companies):
   """All of the above, and that rows don't depend on who is beside them."""
-  own, _ = _subjects(name, 5)
-  states = [decoded(name, rows) for rows in (made.first, made.second)]
+  own, _ = _subjects(name, 5, how)
+  states = [decoded(name, how, rows) for rows in (made.first, made.second)]
   for state, rows in zip(states, (made.first, made.second)):
     for i, row in enumerate(rows):
       check_row(own, state, i, row)
@@ -493,17 +512,19 @@ def check_promises(name, made: drawn.Companies):
 
 @pytest.mark.parametrize("name", QUICK)
 @drawn.examples(8)
-@hypothesis.given(made=drawn.companies(5, **SHAPE))
-def test_promises(name, made):
-  check_promises(name, made)
+@hypothesis.given(made=drawn.companies(5, **SHAPE), which=st.integers(0, 1))
+def test_promises(name, made, which):
+  check_promises(name, few(name)[which], made)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SUBJECTS)
 @drawn.examples(150)
-@hypothesis.given(made=drawn.companies(5, **SHAPE))
-def test_promises_with_more_examples(name, made):
-  check_promises(name, made)
+@hypothesis.given(
+    made=drawn.companies(5, **SHAPE), how=st.sampled_from(HOW)
+)
+def test_promises_with_more_examples(name, made, how):
+  check_promises(name, how, made)
 
 
 CASES, COPIES, LENGTH = 6, 2000, 4
@@ -519,9 +540,9 @@ LAWS = st.tuples(
 )
 
 
-def check_laws(name, made, seed, rule=None):
+def check_laws(name, how, made, seed, rule=None):
   """The texts of each row, and of all together, have the target's law."""
-  own, loop = _subjects(name, 3)
+  own, loop = _subjects(name, 3, how)
   if rule is not None:
     loop = dataclasses.replace(loop, rule=rule)
   loop = dataclasses.replace(loop, log_probs=False, trace=False)
@@ -552,9 +573,9 @@ def check_laws(name, made, seed, rule=None):
 
 @pytest.mark.parametrize("name", ["narrower", "mixed"])
 @drawn.examples(10)
-@hypothesis.given(made=LAWS)
-def test_laws(name, made):
-  check_laws(name, *made)
+@hypothesis.given(made=LAWS, which=st.integers(0, 1))
+def test_laws(name, made, which):
+  check_laws(name, few(name)[which], *made)
 
 
 # Replays are of greedy rows only.
@@ -565,9 +586,9 @@ _DRAWN = [name for name in SUBJECTS if name not in (*_LOSSY, "simulated")]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _DRAWN)
 @drawn.examples(60)
-@hypothesis.given(made=LAWS)
-def test_laws_with_more_examples(name, made):
-  check_laws(name, *made)
+@hypothesis.given(made=LAWS, how=st.sampled_from(HOW))
+def test_laws_with_more_examples(name, made, how):
+  check_laws(name, how, *made)
 
 
 @pytest.mark.slow
@@ -577,9 +598,9 @@ def test_lossy_rules_are_found(name):
   rule = rounds.PlainResidual() if name == "plain residual" else None
 
   @drawn.examples(10, phases=(hypothesis.Phase.generate,))
-  @hypothesis.given(made=LAWS)
-  def holds(made):
-    check_laws("model" if rule else name, *made, rule)
+  @hypothesis.given(made=LAWS, how=st.sampled_from(HOW))
+  def holds(made, how):
+    check_laws("model" if rule else name, how, *made, rule)
 
   with pytest.raises(AssertionError):
     holds()

@@ -25,6 +25,8 @@ from specjax.verify import proposal as proposals
 from specjax.verify import token
 from specjax.verify import tree as tree_rule
 from specjax.verify import typical
+from tests import drawn as drawing
+from tests import enumeration
 from tests import mocks
 from tests import test_loop_law
 from tests import text_laws
@@ -140,20 +142,27 @@ def read(kind, tokens_BN, shape):
 @pytest.mark.parametrize("kind", MODELS)
 def test_node_logits_are_those_of_the_path_as_a_chain(kind):
   """PaddlePaddle/FastDeploy#3514; to 1e-5, and siblings bit for bit."""
-  parents = (-1, -1, 0, 0, 1, 3)
-  shape = proposals.Tree(jnp.tile(jnp.array(parents), (2, 1)), 3)
   rng = np.random.default_rng(0)
-  tokens_BN = jnp.asarray(rng.integers(3, 29, (2, 6)), jnp.int32)
-  logits = read(kind, tokens_BN, shape)
-  for path in ((0, 2), (0, 3, 5), (1, 4)):
-    chain = read(kind, tokens_BN[:, jnp.array(path)], None)
-    places = [0, *(node + 1 for node in path)]
-    np.testing.assert_allclose(logits[:, places], chain, atol=1e-5)
-  # Node 0 changes, and so do those below it; its sibling's branch does not.
-  other = read(kind, tokens_BN.at[:, 0].add(-1), shape)
-  np.testing.assert_array_equal(logits[:, [0, 2, 5]], other[:, [0, 2, 5]])
-  for place in (1, 3, 4, 6):
-    assert np.all(np.any(logits[:, place] != other[:, place], axis=-1))
+  random = [each.parents for each in drawing.topologies(2, 6, 3)]
+  for parents in ((-1, -1, 0, 0, 1, 3), *random):
+    shape = proposals.Tree(jnp.tile(jnp.array(parents), (2, 1)), 3)
+    tokens_BN = jnp.asarray(rng.integers(3, 29, (2, 6)), jnp.int32)
+    logits = read(kind, tokens_BN, shape)
+    paths = [enumeration.path_to(parents, node) for node in range(6)]
+    leaves = [path for path in paths if path[-1] not in parents]
+    for path in leaves:
+      chain = read(kind, tokens_BN[:, jnp.array(path)], None)
+      places = [0, *(node + 1 for node in path)]
+      np.testing.assert_allclose(logits[:, places], chain, atol=1e-5)
+    # Node 0 changes, and so do those below it; others do not.
+    other = read(kind, tokens_BN.at[:, 0].add(-1), shape)
+    np.testing.assert_array_equal(logits[:, 0], other[:, 0])
+    for node, path in enumerate(paths):
+      one, two = logits[:, node + 1], other[:, node + 1]
+      if 0 in path:
+        assert np.all(np.any(one != two, axis=-1))
+      else:
+        np.testing.assert_array_equal(one, two)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+import safetensors.numpy
 
 from experiments import results
 from specjax import benchmark
@@ -195,6 +196,18 @@ def _write_eagle(folder):
   model = eagle.of(target.module, target.module.config, jnp.float32)
   head = _random(jax.eval_shape(model.init, jax.random.key(0)))
   eagle_file.save(folder / "head", target.module.config, head)
+
+
+def _write_eagle_of_some(folder):
+  """With offsets of the ids that it chooses from, and their output."""
+  _write_eagle(folder)
+  path = folder / "head" / "model.safetensors"
+  width = _target().module.config.d_model
+  tensors = safetensors.numpy.load_file(path) | {
+      "d2t": np.array([0, 2, 2]),
+      "lm_head.weight": np.ones((3, width), np.float32),
+  }
+  safetensors.numpy.save_file(tensors, path)
 
 
 def _write_eagle_file(folder):
@@ -457,6 +470,7 @@ READERS = (
     Reader("quantised GGUF file", _write_quantised, _read_model, 1),
     Reader("pickled weights", _write_pickles, _read_pickles, 1),
     Reader("EAGLE folder", _write_eagle, _read_eagle, 1),
+    Reader("EAGLE folder with d2t", _write_eagle_of_some, _read_eagle, 0.5),
     Reader("EAGLE file", _write_eagle_file, _read_eagle, 0.5),
     Reader("Medusa heads", _write_medusa, _read_medusa, 0.5),
     Reader("n-grams", _write_ngrams, _read_ngrams, 1),

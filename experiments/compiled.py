@@ -54,6 +54,7 @@ def compiled(words: Sequence[str], devices, chip: roofline.Chip) -> dict:
       "fits": made.peak <= chip.memory,
       "rows_that_fit": made.rows_that_fit(chip.memory),
       "host_transfers": made.hosts,
+      "heads": list(made.heads),
       "c": c,
       "v": v,
       "steps": {
@@ -94,6 +95,7 @@ def _cells(line: dict) -> list[Any]:
 
 def markdown(made: dict) -> str:
   """The table for people."""
+  heads = [K for line in made["lines"] for K in line["compiled"]["heads"]]
   head = (
       "row | T | gamma | GiB | fits | rows | host transfers | XLA's"
       " bytes over those of shapes: draft, target, verify | with copies | c:"
@@ -104,7 +106,7 @@ def markdown(made: dict) -> str:
       "",
       f"{environment.headline(made)}.",
       "",
-      f"One chip of {made['memory'] / 2**30:.1f} GiB. {tpu.WHY}",
+      f"One chip of {made['memory'] / 2**30:.1f} GiB. {tpu.why(heads)}",
       "",
       *results.table(head, map(_cells, made["lines"])),
   ]) + "\n"

@@ -8,12 +8,14 @@
 import dataclasses
 from typing import Any, Mapping, Sequence
 
+from flax import linen as nn
 import jax.numpy as jnp
 
 from specjax import checkpoints
 from specjax import checks
 from specjax import errors
 from specjax import heads as heads_lib
+from specjax import sharding
 from specjax import topology as topology_lib
 from specjax.checkpoints import ngrams
 from specjax.checkpoints import responses as responses_lib
@@ -57,6 +59,7 @@ def draft_model(
     *,
     dtype=jnp.float32,
     hint: str = "mini/small is a draft that ships with the package",
+    layout: sharding.Layout | None = None,
     **options,
 ) -> Drafts:
   """Drafts by a smaller model.
@@ -67,26 +70,43 @@ def draft_model(
     gamma: tokens a round.
     dtype: of the draft model.
     hint: what a person can do where the draft can't be had.
+    layout: of a draft that is spread over devices as the target is; else it
+      lies on the first one.
     **options: further fields of drafters.model.ModelDrafter.
 
   Raises:
     errors.UserError: it can't be had, or its tokenizer is not the target's.
   """
-  draft = checkpoints.load(name, dtype, hint=hint)
+  draft = checkpoints.load(name, dtype, layout=layout, hint=hint)
   tokenizer_lib.check_same(target.tokenizer, draft.tokenizer)
-  kinds = [type(each.module).__name__ for each in (target, draft)]
+  return of_module(target.module, draft.module, draft.params, gamma, **options)
+
+
+def of_module(
+    target: nn.Module, module: nn.Module, params: Any, gamma: int, **options
+) -> Drafts:
+  """Drafts by a module, of whose parameters the shapes may be all there is.
+
+  Args:
+    target: the module that they are for.
+    module: drafts.
+    params: of it.
+    gamma: tokens a round.
+    **options: further fields of drafters.model.ModelDrafter.
+
+  Raises:
+    errors.UserError: it does not read what the target reads.
+  """
+  kinds = [type(each).__name__ for each in (target, module)]
   if kinds[0] != kinds[1]:
     raise errors.UserError(
         f"draft: give a {kinds[0]}, which reads what the target reads, got a"
         f" {kinds[1]}"
     )
   drafter = model_drafter.ModelDrafter(
-      draft.module,
-      gamma,
-      positions=draft.module.config.max_positions,
-      **options,
+      module, gamma, positions=module.config.max_positions, **options
   )
-  return Drafts(drafter, draft.params)
+  return Drafts(drafter, params)
 
 
 def draft_ngrams(

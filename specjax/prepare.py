@@ -202,17 +202,26 @@ def drawing(draft: draft_section.Draft) -> dict[str, Any]:
   return {key: getattr(draft, key) for key in keys}
 
 
+def of_a_model(config: sections.Experiment) -> dict[str, Any]:
+  """Options of a draft model's drafter, besides gamma."""
+  return drawing(config.draft) | {
+      "chunk": config.decode.prefill_chunk,
+      "confidence": config.draft.confidence,
+  }
+
+
 def _model(setup: Setup, gamma: int | None = None) -> drafts_lib.Drafts:
-  draft = setup.config.draft
+  config, where = setup.config, setup.layout
+  # A draft that is whole in every device is loaded on one, and copied.
+  spread = where is not None and where.drafts == sharding.SHARDED
   return drafts_lib.draft_model(
       setup.target,
-      draft.checkpoint,
-      draft.gamma if gamma is None else gamma,
-      dtype=jnp.dtype(setup.config.decode.dtype),
+      config.draft.checkpoint,
+      config.draft.gamma if gamma is None else gamma,
+      dtype=jnp.dtype(config.decode.dtype),
       hint=fetch.HINT,
-      chunk=setup.config.decode.prefill_chunk,
-      confidence=draft.confidence,
-      **drawing(draft),
+      layout=where if spread else None,
+      **of_a_model(config),
   )
 
 
@@ -229,20 +238,24 @@ def _eagle(setup: Setup) -> drafts_lib.Drafts:
   return errors.within("draft", make)
 
 
-def _branching(
-    make: Callable[[Setup], drafts_lib.Drafts], setup: Setup
+def branched(
+    drafts: drafts_lib.Drafts, draft: draft_section.Draft
 ) -> drafts_lib.Drafts:
   """Drafts that a config may ask to be trees."""
-  drafts, shape = make(setup), setup.config.draft.topology()
-  options = setup.config.draft.dynamic
+  shape, options = draft.topology(), draft.dynamic
   if options.nodes:
     return drafts_lib.draft_dynamic(drafts, **dataclasses.asdict(options))
   if shape is None:
     return drafts
-  siblings = setup.config.draft.siblings
   return errors.within(
-      "draft", lambda: drafts_lib.draft_tree(drafts, shape, siblings)
+      "draft", lambda: drafts_lib.draft_tree(drafts, shape, draft.siblings)
   )
+
+
+def _branching(
+    make: Callable[[Setup], drafts_lib.Drafts], setup: Setup
+) -> drafts_lib.Drafts:
+  return branched(make(setup), setup.config.draft)
 
 
 def _ngrams(order: int, setup: Setup) -> drafts_lib.Drafts:

@@ -183,6 +183,39 @@ def speedup(
   return theory.speedup(alpha, gamma, c, verify_cost)
 
 
+def best_gamma(
+    chip: Chip,
+    target: Weights,
+    draft: Weights,
+    alpha: float,
+    rows: int = 1,
+    most: int = 64,
+) -> int:
+  """The gamma of the largest `speedup`, each with a v of its own, by a scan.
+
+  >>> chip, target, draft = Chip(275e12, 1.2e12), Weights(11e9), Weights(77e6)
+  >>> [best_gamma(chip, target, draft, 0.75, rows) for rows in (1, 64, 256)]
+  [12, 3, 0]
+
+  Args:
+    chip: its speeds.
+    target: weights of the target.
+    draft: weights of the draft.
+    alpha: acceptance rate.
+    rows: of the batch.
+    most: the longest draft considered.
+
+  Returns:
+    The smallest of the best, or 0 where none is faster than plain decoding.
+  """
+  _check_counts(most=most)
+  # A gain within rounding is none.
+  gains = [1 + 1e-12]
+  for gamma in range(1, most + 1):
+    gains.append(speedup(chip, target, draft, alpha, gamma, rows))
+  return gains.index(max(gains))
+
+
 def _check_above_zero(**values: float) -> None:
   for name, value in values.items():
     if not 0 < value < math.inf:

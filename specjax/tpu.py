@@ -18,7 +18,6 @@ import functools
 from importlib import util
 import math
 import os
-import re
 import sys
 import textwrap
 from typing import Any, Sequence
@@ -31,18 +30,17 @@ from specjax import checkpoints
 from specjax import command_line
 from specjax import drafts as drafts_lib
 from specjax import errors
+from specjax import hlo
 from specjax import options
 from specjax import prepare
 from specjax import roofline
 from specjax import sections
 from specjax import sharding
-from specjax import theory
 from specjax.checkpoints import families
 from specjax.checkpoints import published
 from specjax.decoding import loop as loop_lib
 from specjax.decoding import requests as requests_lib
 from specjax.decoding import side as side_lib
-from specjax.drafters import model as model_drafter
 from specjax.measure import steps as steps_lib
 from specjax.measure import weights
 from specjax.models import products
@@ -59,23 +57,8 @@ _TYPES = {"v4": "v4-8", "v5e": "v5litepod-4", "v5p": "v5p-8", "v6e": "v6e-4"}
 # A v4's two cores are one device, as JAX has it where there is one; the others
 # are so without being told.
 _CORES = {"v4": {"chip_config_name": "megacore"}}
-# Why XLA's bytes are more than those of weights and caches.
-WHY = (
-    "XLA's reads are those of operations, of one round of a loop; what they are"
-    " over is mostly padding: heads of 64 fill half of 128 lanes. All it counts"
-    " has also what is written and what is moved: nearer to the cores, where it"
-    " is read again, or, before the loop, to another order."
-)
-# What only moves bytes: to a memory nearer to the cores, in one piece or in
-# slices, or to another order or type. Its first group is what comes of it.
-_SHAPE = r"(\w+\[[\d,]*\])"
-_COPY = re.compile(
-    rf" = (?:\({_SHAPE}.* copy-start\(|\(\(.*?\), {_SHAPE}.* slice-start\(|"
-    rf"{_SHAPE}\S* (?:copy|bitcast-convert)\()"
-)
-_FUSED = re.compile(r"calls=%([\w.\-]+)")
-# What leaves the device, or waits for the host.
-_HOST = re.compile(r" (infeed|outfeed|send|recv)(-done)?\(|python_.*callback")
+# The last axis of an array fills a multiple of so many places.
+_LANES = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +72,7 @@ class Step:
     read: those of them that operations read; not what they write, nor what is
       only moved.
     seconds: the least that the chip allows.
+    model: what a pass of any width reads.
   """
 
   weights: int
@@ -96,6 +80,7 @@ class Step:
   counted: float
   read: float
   seconds: float
+  model: roofline.Weights
 
   @property
   def needed(self) -> int:
@@ -112,8 +97,11 @@ class Estimate:
       and the prefill have besides, one after the other.
     rows: of each device.
     hosts: transfers to or from the host in the loop.
-    steps: "draft", "target" and "verify"; no draft where there is none.
-    gamma: drafted tokens a round.
+    steps: "draft", "target" and "verify"; no draft where there is none. That
+      of a tree is of its widest level.
+    gamma: drafted tokens a round, of a tree its depth.
+    fixed: whether each round drafts a chain of so many, as Eq. 1 has it.
+    heads: K of target and draft.
   """
 
   memory: dict[str, int]
@@ -121,6 +109,8 @@ class Estimate:
   hosts: int
   steps: dict[str, Step]
   gamma: int
+  fixed: bool
+  heads: tuple[int, ...]
 
   @property
   def costs(self) -> tuple[float, float]:
@@ -247,7 +237,7 @@ def abstract(
   errors.require(
       config.draft.kind in KINDS,
       "draft.kind",
-      f"give one of {', '.join(KINDS)}: others have no shape without texts",
+      f"give one of {', '.join(KINDS)}, the kinds that are compiled here",
       config.draft.kind,
   )
   layout = _layout(config, devices)
@@ -259,17 +249,14 @@ def abstract(
     module, params = _model(
         config.draft.checkpoint, config, devices, layout.draft
     )
-    drafter = model_drafter.ModelDrafter(
+    drafts = drafts_lib.of_module(
+        target.module,
         module,
+        params,
         config.draft.gamma,
-        chunk=config.decode.prefill_chunk,
-        **prepare.drawing(config.draft),
+        **prepare.of_a_model(config),
     )
-    drafts = drafts_lib.Drafts(drafter, params)
-    if config.draft.tree:
-      drafts = drafts_lib.draft_tree(
-          drafts, config.draft.topology(), config.draft.siblings
-      )
+    drafts = prepare.branched(drafts, config.draft)
   return prepare.Setup(config, target, drafts, [], [], devices=devices)
 
 
@@ -323,11 +310,14 @@ def estimate(setup: prepare.Setup, chip: roofline.Chip) -> Estimate:
   bare = state.replace(drafter=())
   target = functools.partial(step, loop.target, side.target_params, bare)
   steps = {"target": target(1), "verify": target(loop.drafter.nodes + 1)}
+  modules = [loop.target]
   if loop.drafter.depth:
     source = getattr(loop.drafter, "source", loop.drafter)
     own = getattr(state.drafter, "source", state.drafter)
     at = bare.replace(cache=own.cache, memory=own.memory)
-    steps["draft"] = step(source.module, side.drafter_params, at, 1)
+    width = _widest(loop.drafter)
+    steps["draft"] = step(source.module, side.drafter_params, at, width)
+    modules.append(source.module)
   return Estimate(
       memory={
           "weights": _bytes((side.target_params, side.drafter_params)),
@@ -336,16 +326,30 @@ def estimate(setup: prepare.Setup, chip: roofline.Chip) -> Estimate:
           "prefill": besides(read),
       },
       rows=_rows(state, layout),
-      hosts=transfers(run.as_text()),
+      hosts=hlo.transfers(run.as_text()),
       steps=steps,
       gamma=loop.drafter.depth,
+      fixed=not (loop.drafter.trees or setup.config.draft.confidence),
+      heads=tuple(module.config.d_kv for module in modules),
   )
+
+
+def _widest(drafter) -> int:
+  """Tokens of a row that a draft model reads in one pass, at the most."""
+  if not drafter.trees:
+    return 1
+  if drafter.topology is None:
+    return drafter.top_k if drafter.depth > 1 else 1
+  return max(len(drafter.topology.level(i)) for i in range(drafter.depth))
 
 
 def _batch(setup: prepare.Setup, side: side_lib.Side) -> requests_lib.Batch:
   """A batch of the widest texts."""
   config, model = setup.config, setup.target.module.config
-  longest = (0,) * config.data.max_source_tokens
+  length = config.data.max_source_tokens
+  if model.max_positions is not None:
+    length = max(1, min(length, model.max_positions - side.budget))
+  longest = (0,) * length
   encodes = isinstance(model, t5.T5Config)
   request = requests_lib.Request(
       0,
@@ -359,7 +363,7 @@ def _batch(setup: prepare.Setup, side: side_lib.Side) -> requests_lib.Batch:
       vocabulary=setup.vocabulary,
       seed=0,
       rows=setup.rows(config.decode.batch),
-      width=requests_lib.source_width(len(longest)),
+      width=requests_lib.source_width(length),
   )
 
 
@@ -385,39 +389,10 @@ def _step(chip, layout, module, params, state, width: int) -> Step:
       weights=size,
       caches=caches,
       counted=costs["bytes accessed"],
-      read=operands(costs) - copies(compiled.as_text()),
+      read=hlo.operands(costs) - hlo.copies(compiled.as_text()),
       seconds=roofline.seconds(chip, read, width * rows, rows),
+      model=read,
   )
-
-
-def transfers(program: str) -> int:
-  """Transfers between host and device in a compiled program's text."""
-  return len(_HOST.findall(program))
-
-
-def operands(costs: dict[str, float]) -> float:
-  """Bytes that XLA counts as read, of a program's cost analysis."""
-  keys = [key for key in costs if re.fullmatch(r"bytes accessed\d+\{\}", key)]
-  return sum(costs[key] for key in keys)
-
-
-def copies(program: str) -> int:
-  """Bytes that are only moved, each counted once, in a program's text."""
-  fused = set(_FUSED.findall(program))
-  total = 0
-  for computation in program.split("\n\n"):
-    name = re.match(r"\s*(?:ENTRY )?%?([\w.\-]+)", computation)
-    if name and name[1] not in fused:
-      for found in _COPY.findall(computation):
-        total += _size(next(filter(None, found)))
-  return total
-
-
-def _size(shape: str) -> int:
-  """Bytes of an array as XLA writes it: bf16[8,128]."""
-  kind, _, lengths = shape.removesuffix("]").partition("[")
-  bits = 8 if kind == "pred" else int(re.search(r"\d+", kind)[0])
-  return math.prod(map(int, filter(None, lengths.split(",")))) * bits // 8
 
 
 def _rows(state, layout: sharding.Layout) -> int:
@@ -430,6 +405,26 @@ def _bytes(tree: Any) -> int:
   return sum(
       math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
       for leaf in jax.tree.leaves(tree)
+  )
+
+
+def why(heads: Sequence[int]) -> str:
+  """Why XLA's bytes are more than those of weights and caches.
+
+  Args:
+    heads: K of the models.
+  """
+  narrow = [
+      f"heads of {width} fill {width} of {_LANES} lanes"
+      for width in sorted(set(heads))
+      if width < _LANES
+  ]
+  padding = "; what they are over is mostly padding: " + ", ".join(narrow)
+  return (
+      "XLA's reads are those of operations, of one round of a"
+      f" loop{padding if narrow else ''}. All it counts has also what is"
+      " written and what is moved: nearer to the cores, where it is read again,"
+      " or, before the loop, to another order."
   )
 
 
@@ -458,19 +453,29 @@ def table(made: Estimate, chip: roofline.Chip, alpha: float) -> str:
         f"{1e3 * step.seconds:8.3f} ms"
     )
   lines += [
-      textwrap.fill(WHY, 80),
+      textwrap.fill(why(made.heads), 80),
       f"c                  {c:.4f}",
       f"v                  {v:.2f}",
   ]
-  if made.gamma:
-    speedup = functools.partial(theory.speedup, alpha, c=c, verify_cost=v)
-    best = theory.best_gamma(alpha, c, v)
-    most = f"{speedup(best):.2f}x with {best}" if best else "without drafts"
+  if made.gamma and made.fixed:
+    lines.append(f"at alpha {alpha:<10g}{_gains(made, chip, alpha)}")
+  elif made.gamma:
     lines.append(
-        f"at alpha {alpha:<10g}{speedup(made.gamma):.2f}x with gamma"
-        f" {made.gamma}; fastest {most}"
+        f"drafts pay above   {made.gamma * c + v:.2f} tokens a round of all"
+        " drafts; Eq. 1 is of chains of one length"
     )
   return "\n".join(lines)
+
+
+def _gains(made: Estimate, chip: roofline.Chip, alpha: float) -> str:
+  """Speed-ups, each gamma with a v of its own."""
+  target, draft = (made.steps[name].model for name in ("target", "draft"))
+  gain = lambda gamma: roofline.speedup(
+      chip, target, draft, alpha, gamma, made.rows
+  )
+  best = roofline.best_gamma(chip, target, draft, alpha, made.rows)
+  most = f"{gain(best):.2f}x with {best}" if best else "without drafts"
+  return f"{gain(made.gamma):.2f}x with gamma {made.gamma}; fastest {most}"
 
 
 if __name__ == "__main__":

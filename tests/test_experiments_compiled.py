@@ -8,6 +8,7 @@ from experiments import compiled
 from experiments import paper
 from experiments import results
 from specjax import command_line
+from specjax import roofline
 from specjax import theory
 from specjax import tpu
 
@@ -30,8 +31,22 @@ def test_arguments(row):
 
 def test_files(tmp_path, monkeypatch, capsys):
   """Both temperatures of a gamma are one program, as the paper has them."""
-  step = tpu.Step(9 * 10**9, 10**9, counted=3e10, read=1e10, seconds=9e-3)
-  draft = tpu.Step(10**8, 10**6, counted=3e8, read=1e8, seconds=9e-5)
+  step = tpu.Step(
+      9 * 10**9,
+      10**9,
+      counted=3e10,
+      read=1e10,
+      seconds=9e-3,
+      model=roofline.Weights(4.5e9, row_bytes=1e9),
+  )
+  draft = tpu.Step(
+      10**8,
+      10**6,
+      counted=3e8,
+      read=1e8,
+      seconds=9e-5,
+      model=roofline.Weights(5e7, row_bytes=1e6),
+  )
   gammas = []
 
   def abstract(config, devices):
@@ -50,6 +65,8 @@ def test_files(tmp_path, monkeypatch, capsys):
         hosts=0,
         steps={"target": step, "verify": step, "draft": draft},
         gamma=config.draft.gamma,
+        fixed=True,
+        heads=(64, 64),
     )
 
   monkeypatch.setattr(results, "_PARTS", tmp_path / "parts")
@@ -58,7 +75,9 @@ def test_files(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(tpu, "find_devices", lambda topology: None)
   out = tmp_path / "out"
   assert compiled.main(["compiled", f"--out={out}"]) == 0
-  assert "| cnndm t5-large | 1 | 3 |" in capsys.readouterr().out
+  told = capsys.readouterr().out
+  assert "| cnndm t5-large | 1 | 3 |" in told
+  assert "heads of 64 fill 64 of 128 lanes. All it counts" in told
   made = json.loads((out / "compiled_v4.json").read_text())
   assert len(made["lines"]) == 12 and len(gammas) == PROGRAMS
   for line in made["lines"]:

@@ -31,7 +31,7 @@ ROOMS = (
     "cuts",
     "settings",
     "search",
-    "hub kept options pictures programs topology",
+    "hlo hub kept options pictures programs topology",
     "strict_json shipped writing",
     "errors",
     "checks last_words",

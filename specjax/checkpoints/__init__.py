@@ -89,18 +89,19 @@ def load(
   if name.startswith(published.RANDOM):
     module, params = published.draw(name, dtype, layout)
     path = resolve_lib.resolve(published.TOKENIZER, hint=hint)
-    return Checkpoint(name, module, params, load_tokenizer(path))
-  path = resolve_lib.resolve(name, hint=hint)
-  put = layout and layout.put
-  if path.is_file():
-    module, params, tokenizer = gguf_file.load(
-        path, dtype, keep_bfloat16=keep_bfloat16, put=put
-    )
-  else:
     tokenizer = load_tokenizer(path)
-    module, params = hf.load_model(
-        path, dtype, keep_bfloat16=keep_bfloat16, put=put
-    )
+  else:
+    path = resolve_lib.resolve(name, hint=hint)
+    put = layout and layout.put
+    if path.is_file():
+      module, params, tokenizer = gguf_file.load(
+          path, dtype, keep_bfloat16=keep_bfloat16, put=put
+      )
+    else:
+      tokenizer = load_tokenizer(path)
+      module, params = hf.load_model(
+          path, dtype, keep_bfloat16=keep_bfloat16, put=put
+      )
   if tokenizer.size > module.config.vocab_size:
     raise UserError(
         f"{path}: the tokenizer has {tokenizer.size} ids, the model only"

@@ -4,6 +4,7 @@ Speed is a matter of shapes: `random:google/flan-t5-xxl` is a model with random
 weights, for measuring where the real ones are not at hand.
 """
 
+import os
 import pathlib
 from typing import Any
 
@@ -124,7 +125,10 @@ def draw(
 def _here(name: str) -> base.Config:
   """What a config.json on this machine says."""
   hint = f"shapes are known of {', '.join(_V1_0 | _V1_1)}"
-  folder = resolve.find(name, hint=hint)
-  if folder is None or not pathlib.Path(folder).is_dir():
+  folder = pathlib.Path(os.path.expanduser(name))
+  # A person's own may have no more than its shape.
+  if not (name and os.path.isdir(folder)):
+    folder = resolve.find(name, hint=hint)
+  if folder is None or not folder.is_dir():
     raise UserError(f"{name}: give a folder with a config.json; {hint}")
   return config_lib.read(folder / config_lib.FILE)

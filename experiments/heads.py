@@ -150,8 +150,8 @@ def markdown(made: dict[str, Any]) -> str:
       f"{environment.headline(made)}, batch 1.",
       "",
       "Theorem: tokens a timed pass over gamma c + v. `most lost to`: what it"
-      " would gain if all drafts were accepted, cost nothing, or v were 1. `1x at"
-      " v`: what v alone would be where drafts neither cost nor gain.",
+      " would gain if all drafts were accepted, cost nothing, or v were 1. `1x"
+      " at v`: what v alone would be where drafts neither cost nor gain.",
       "",
       *results.table(
           "task | T | drafts | nodes | accepted by position | tokens a pass | c"

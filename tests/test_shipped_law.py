@@ -5,11 +5,12 @@ chi-square: those that begin alike share a bin, rare ones that of a checksum.
 The chance of a false alarm anywhere is ALARM for each model; every one of its
 tests has the same share of it (Bonferroni). Seeds are fixed.
 
-Some ten minutes on two CPU cores, or an hour with eight times the draws, which
-see a bias a third as large:
+Without heads some ten minutes on two CPU cores, or an hour with eight times the
+draws, which see a bias a third as large:
 
     python -m pytest -m slow tests/test_shipped_law.py -k mini
     python -m pytest -m slow tests/test_shipped_law.py -k mini --draws 131072
+    python -m pytest -m slow tests/test_shipped_law.py -k "EAGLE or Medusa"
 
 A draw of SmolLM2 takes longer, so that there are fewer of them (`share`); it
 is tested where its package is installed:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs one experiment, as it was last committed, on an existing VM with a TPU,
-# and brings its report back to out/tpu_vm.
+# and brings its report back to out/tpu_vm. One text (--config.data.text) is
+# shown, and has no report.
 #
 #   launch/tpu_vm.sh [--dry-run] [--all | --gce] [--project=PROJECT] \
 #     NAME ZONE CONFIG [OPTION ...]
@@ -46,9 +47,16 @@ name=$1 zone=$2 config=$3
 shift 3
 [[ $zone =~ ^[a-z]+-[a-z]+[0-9]+-[a-z]+$ ]] ||
   fail "ZONE: give one such as us-west4-a, got '$zone'"
+text=''
 for option; do
-  [[ $option == --config.* ]] ||
-    fail "OPTION: give --config.KEY=VALUE, got '$option'"
+  case "$option" in
+    --config.out | --config.out=*)
+      fail "OPTION: leave out --config.out; a report comes to out/tpu_vm"
+      ;;
+    --config.data.text=*) text=${option#*=} ;;
+    --config.*) ;;
+    *) fail "OPTION: give --config.KEY=VALUE, got '$option'" ;;
+  esac
 done
 
 run() {
@@ -96,8 +104,10 @@ pip install -q -e '.[hub,tpu]' && mkdir -p ~/.cache/specjax && \
 JAX_COMPILATION_CACHE_DIR=\$HOME/.cache/specjax \
 python -m specjax.run$words"
 run mkdir -p out
-# The first host has the report.
-run "${cloud[@]}" scp --recurse "$name:specjax/out/tpu_vm" out/ "${first[@]}"
+if [ -z "$text" ]; then
+  # The first host has the report.
+  run "${cloud[@]}" scp --recurse "$name:specjax/out/tpu_vm" out/ "${first[@]}"
+fi
 if [ "$hosts" = all ]; then
   # JAX has the first one alone write what was compiled; each reads its own.
   run "${cloud[@]}" scp --recurse "$name:.cache/specjax" out/ "${first[@]}"

@@ -49,7 +49,7 @@ def options(ssh):
 def test_one_host(monkeypatch):
   monkeypatch.chdir(ROOT)
   root, bundle, up, ssh, folder, down = commands(
-      "vm", ZONE, CONFIG, "--config.data.text=two words, 'quoted'"
+      "vm", ZONE, CONFIG, "--config.target.checkpoint=two words, 'quoted'"
   )
   assert root == ["cd", str(ROOT)]
   assert bundle[:3] == ["git", "bundle", "create"]
@@ -58,9 +58,24 @@ def test_one_host(monkeypatch):
     assert f"--zone={ZONE}" in command and "--worker=0" in command
     assert not any(word.startswith("--project") for word in command)
   config = options(ssh)
-  assert config.data.text == "two words, 'quoted'"
+  assert config.target.checkpoint == "two words, 'quoted'"
   assert config.out == "out/tpu_vm" and config.hosts.count == 1
   assert folder == ["mkdir", "-p", "out"]
+  assert "vm:specjax/out/tpu_vm" in down
+
+
+def test_one_text(monkeypatch):
+  """It is shown, and there is no report to bring back."""
+  monkeypatch.chdir(ROOT)
+  text = "--config.data.text=two words, 'quoted'"
+  *_, ssh, folder = commands("vm", ZONE, CONFIG, text)
+  assert options(ssh).data.text == "two words, 'quoted'"
+  assert folder == ["mkdir", "-p", "out"]
+  # Of a slice what was compiled still goes round.
+  *_, compiled, spread = commands("--all", "vm", ZONE, CONFIG, text)
+  assert "vm:.cache/specjax" in compiled and "vm:.cache/" in spread
+  # The last one counts.
+  *_, down = commands("vm", ZONE, CONFIG, text, "--config.data.text=")
   assert "vm:specjax/out/tpu_vm" in down
 
 
@@ -203,6 +218,7 @@ def pod_of(manifest):
         (["vm", CONFIG, "--config.out=a"], "ZONE: give one such as us-west4-a"),
         (["vm", ZONE, "none.py"], "CONFIG: give a file that is committed"),
         (["vm", ZONE, CONFIG, "x=1"], "OPTION: give --config.KEY=VALUE, got"),
+        (["vm", ZONE, CONFIG, "--config.out=a"], "OPTION: leave out --config"),
         (["--all", "--gce", "vm", ZONE, CONFIG], "give one of --all and --gce"),
         (["--project", "p", "vm", ZONE, CONFIG], "--project: there is no such"),
     ),

@@ -10,6 +10,7 @@ prints and writes.
 
 import atexit
 import contextlib
+import hashlib
 import os
 import subprocess
 import sys
@@ -60,6 +61,31 @@ def agreed(value: Any) -> Any:
       jax.tree.map(np.float32, value)
   )
   return jax.tree.map(float, shared)
+
+
+def check_same(**parts: Any) -> None:
+  """Refuses to go on where processes were asked for different things.
+
+  They would run different programs, and wait for each other without end.
+
+  Args:
+    **parts: name -> what must be the same in every process, up to its repr.
+
+  Raises:
+    errors.UserError: a process has another one than the first; in all of them.
+  """
+  if jax.process_count() == 1:
+    return
+  digest = lambda part: hashlib.sha256(repr(part).encode()).digest()
+  own = [np.frombuffer(digest(part), np.uint8) for part in parts.values()]
+  of_all = multihost_utils.process_allgather(np.stack(own))
+  for i, others in enumerate(of_all):
+    for name, other, first_one in zip(parts, others, of_all[0]):
+      if not np.array_equal(other, first_one):
+        raise errors.UserError(
+            f"hosts: process {i} has other {name} than process 0; give the"
+            " same command and files to all"
+        )
 
 
 @contextlib.contextmanager

@@ -454,6 +454,9 @@ def prepare(
       max_source_tokens=config.data.max_source_tokens,
       chat=config.data.chat,
   )
+  # What a host is, and where one of them writes, is its own.
+  asked = dataclasses.replace(config, hosts=sections.Hosts(), out="")
+  hosts.check_same(options=asked, texts=requests)
   return with_drafts(
       Setup(config, target, drafts_lib.NO_DRAFTS, examples, requests),
       config.draft,

@@ -21,7 +21,9 @@ import pytest
 
 from specjax import checkpoints
 from specjax import errors
+from specjax import hosts
 from specjax import last_words
+from specjax import prepare
 from specjax.training import log as log_lib
 from tests import test_train
 from tests import tiny
@@ -394,6 +396,38 @@ def wait_until(true, timeout=600):
   while not true():
     assert time.monotonic() < end
     time.sleep(0.02)
+
+
+def test_processes_that_were_asked_for_different_things(monkeypatch):
+  """Told what is different; here the other process is the call before."""
+  said = []
+
+  def gather(digests):
+    said.append(digests)
+    return np.stack([said[0], digests])
+
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(hosts.multihost_utils, "process_allgather", gather)
+  asked = {"options": {"gamma": 1}, "texts": [(1, 2)]}
+  for _ in range(2):
+    hosts.check_same(**asked)
+  for name, other in (("options", {"gamma": 2}), ("texts", [(1, 3)])):
+    line = f"^hosts: process 1 has other {name} than process 0; give the same"
+    with pytest.raises(errors.UserError, match=line):
+      hosts.check_same(**asked | {name: other})
+
+
+def test_what_must_be_the_same(family, monkeypatch):
+  """All but where one of them writes."""
+  said = []
+  monkeypatch.setattr(hosts, "check_same", lambda **parts: said.append(parts))
+  short = {"data__max_source_tokens": 2}
+  for how in ({}, {"out": "x"}, {"decode__seed": 1}, short):
+    prepare.prepare(tiny.config(family, **how))
+  first, *others = map(repr, said)
+  assert [other == first for other in others] == [True, False, False]
+  texts = [repr(each["texts"]) for each in said]
+  assert texts[0] == texts[2] != texts[3]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from specjax import checkpoints
+from specjax import drafts as drafts_lib
 from specjax import errors
 from specjax import prepare
 from specjax import sampling
@@ -41,8 +42,10 @@ from specjax.models import listed
 from specjax.models import medusa
 from specjax.training import loop as train_loop
 from specjax.training import objective
+from specjax.verify import block
 from specjax.verify import token
 from specjax.verify import tree as tree_rule
+from specjax.verify import typical
 from tests import mocks
 from tests import test_drafters_ngram
 from tests import test_training
@@ -132,6 +135,14 @@ def drafters():
   grown = lambda source: dynamic.DynamicTreeDrafter(
       source=source, top_k=2, depth=3, nodes=4
   )
+  ngrams = test_drafters_ngram.make_table(3, 5)
+  switched = drafts_lib.draft_mixed(
+      drafts_lib.Drafts(copies, ()),
+      drafts_lib.Drafts(model, params),
+      c=0.1,
+      matching=0.05,
+      v=1.3,
+  )
   return {
       "none": (none.NoDrafter(), ()),
       "lookup": (copies, ()),
@@ -141,10 +152,10 @@ def drafters():
       "eagle's own trees": (grown(head), head_params),
       "trees of a draft model": (grown(model), params),
       "medusa": medusa_heads(),
-      "bigram": (
-          ngram.NgramDrafter(ngram.BIGRAM, 2),
-          test_drafters_ngram.make_table(3, 5),
-      ),
+      "bigram": (ngram.NgramDrafter(ngram.BIGRAM, 2), ngrams),
+      "unigram": (ngram.NgramDrafter(ngram.UNIGRAM, 2), ngrams),
+      "confidence": (dataclasses.replace(model, confidence=0.3), params),
+      "switched": (switched.drafter, switched.params),
       "mixed": (
           mixed.MixedDrafter(copies=copies, model=model),
           mixed.MixedParams((), params, None),
@@ -164,8 +175,17 @@ def drafters():
   }
 
 
-def make_loop(target, drafter, layout=None):
+# Name -> drafts, and a rule that is not their usual one.
+RULES = {
+    "block": ("model", block.BlockRule()),
+    "typical": ("medusa", typical.TypicalRule()),
+}
+
+
+def make_loop(target, drafter, layout=None, name=None):
   rule = tree_rule.TreeRule() if drafter.trees else token.TokenRule()
+  if name in RULES:
+    rule = RULES[name][1]
   return Loop(TARGETS[target][0], drafter, rule, layout=layout)
 
 
@@ -194,14 +214,16 @@ def told(state):
 def alone(target, name):
   """The same on one device."""
   drafter, params = found(target, name)
-  loop = make_loop(target, drafter)
+  loop = make_loop(target, drafter, name=name)
   batch = make_batch(target, len(SETTINGS))
   state = mocks.decode(loop, TARGETS[target][1], params, batch, BUDGET)
   return told(state)
 
 
 def found(target, name):
-  """A drafter by its name."""
+  """A drafter by its name, or that of a rule."""
+  if name in RULES:
+    name = RULES[name][0]
   return drafts_of(target) if name == "model" else drafters()[name]
 
 
@@ -212,7 +234,7 @@ def spread(target, name, layout):
   put = lambda tree, where: jax.tree.map(jax.device_put, tree, where)
   params = put(params, layout.target(params))
   drafter_params = put(drafter_params, layout.draft(drafter_params))
-  loop = make_loop(target, drafter, layout)
+  loop = make_loop(target, drafter, layout, name)
   batch = make_batch(target, layout.rows(len(SETTINGS)))
   state = loop.prefill(params, drafter_params, batch, BUDGET)
   sizes = [
@@ -283,10 +305,11 @@ def test_draft_models(mesh):
   check("t5", "model", mesh, drafts)
 
 
-@pytest.mark.parametrize("name", drafters())
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("name", (*drafters(), *RULES))
 @pytest.mark.slow
-def test_other_drafts(name):
-  check("t5", name, (2, 4), sharding.SHARDED)
+def test_other_drafts(name, mesh):
+  check("t5", name, mesh, sharding.SHARDED)
 
 
 @pytest.mark.slow
@@ -305,6 +328,26 @@ def test_what_moves_is_seen():
   )
   text = gather.lower(np.zeros((8, 5), np.float32)).compile().as_text()
   assert moved(text) == 40
+
+
+def test_a_sharded_draft_is_read_into_its_shards(tmp_path, monkeypatch):
+  """No parameter of it is ever whole in a device; as the target's."""
+  taken = []
+  put = sharding.Layout.put
+
+  def noted(layout, path, weights):
+    taken.append(path)
+    return put(layout, path, weights)
+
+  monkeypatch.setattr(sharding.Layout, "put", noted)
+  family = tiny.write_family(tmp_path)
+  mesh = {"mesh__data": 4, "mesh__model": 2, "mesh__draft": "sharded"}
+  setup = prepare.prepare(tiny.config(family, **mesh))
+  # Both are of one shape.
+  assert len(taken) == 2 * len(jax.tree.leaves(setup.drafts.params))
+  assert sorted(taken) == sorted(2 * list(dict.fromkeys(taken)))
+  drafts = setup.drafts.params["params"]["shared"]
+  assert drafts.addressable_shards[0].data.shape == (80, 8)
 
 
 def test_from_a_config(tmp_path):

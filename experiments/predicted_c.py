@@ -109,6 +109,7 @@ def make() -> dict[str, Any]:
       }
       for row in paper.rows("table2_and_4")
   ]
+  others = [line for line in costs if line["draft"] != _FITTED]
   return {
       "target": TARGET,
       "gigabytes": target["gigabytes"],
@@ -116,9 +117,29 @@ def make() -> dict[str, Any]:
       "layer_microseconds": {
           "fitted": 1e6 * layer, "low": 1e6 * low, "high": 1e6 * high
       },
+      "explains": all(
+          abs(line["chips"][CHIP] - line["paper"]) <= _ROUNDING
+          for line in others
+      ),
       "costs": costs,
       "rows": rows,
   }
+
+
+def verdict(made: dict) -> str:
+  """Whether the fitted constant explains what it was not fitted to."""
+  others = [line for line in made["costs"] if line["draft"] != _FITTED]
+  does = "explains" if made["explains"] else "does not explain"
+  shown = " and ".join(
+      f"{line['chips'][CHIP]:.3f} for T5-{line['draft']}, of which the paper"
+      f" has {line['paper']:.2f}"
+      for line in others
+  )
+  return (
+      f"It {does} the rest of c, what is above the bytes, to the paper's two"
+      f" digits: {shown}. Measured speed-ups do not follow from c, whichever it"
+      " is."
+  )
 
 
 def markdown(made: dict) -> str:
@@ -161,7 +182,8 @@ def markdown(made: dict) -> str:
       f" figure, the paper's c of T5-{_FITTED} on a {CHIP}:"
       f" {layer['fitted']:.1f} microseconds ({layer['low']:.1f} to"
       f" {layer['high']:.1f}, as that c is printed with two digits). The other"
-      " lines of that column, and the other chips, follow from it.",
+      " lines of that column, and the other chips, follow from it."
+      f" {verdict(made)}",
       "",
       *results.table(
           "draft | MB a step | layers | c of the paper | from bytes, any chip |"

@@ -31,6 +31,16 @@ def test_one_draft_is_fitted_and_two_follow(made):
     assert line["chips"]["v5e"] < on_v4(line) < line["chips"]["v5p"]
 
 
+def test_the_verdict(made):
+  """By the two that were not fitted."""
+  assert made["explains"]
+  assert "It explains the rest of c, what" in predicted_c.markdown(
+      made | {"command": "c", "commit": "d", "date": "e", "device": "f"}
+  )
+  other = predicted_c.verdict(made | {"explains": False})
+  assert "It does not explain" in other
+
+
 def test_speedups(made):
   """With the fitted c they are those that the paper expects."""
   assert len(made["rows"]) == 12

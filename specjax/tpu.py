@@ -5,9 +5,10 @@
         --topology v5e:2x4 --config.mesh.model=4 --alpha 0.75
 
 Compiles the very programs that specjax.run would run there, from the shapes of
-the config's models alone: no weights are read. Prints what each device's memory
-would hold, the bytes that a step must read beside XLA's own count, and, from
-the chip's published speeds, c, v and the speed-up.
+the config's models alone: no weights are read, and a folder with a config.json
+will do. Drafts are a model's, with all their options, or none. Prints what each
+device's memory would hold, the bytes that a step must read beside XLA's own
+count, and, from the chip's published speeds, c, v and the speed-up.
 
 Needs the extra `tpu`, which is XLA's compiler for TPUs, in an environment of
 its own: elsewhere JAX would look for a TPU.

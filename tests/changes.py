@@ -268,6 +268,134 @@ LAWS = (
         'key, (mass.shape[1] + block,), mode="low"',
         "test_sampling.py::test_noise_has_its_tails",
     ),
+    Change(
+        "q of a copied or argmax token is what the target gives it",
+        "huggingface/transformers#32867",
+        "verify/token.py",
+        "q_BN = jnp.ones_like(p_BN)",
+        "q_BN = p_BN",
+        "test_verify_reports.py::test_argmax_draft_is_a_point_mass",
+    ),
+    Change(
+        "an argmax draft says that it was drawn",
+        "huggingface/transformers#32867",
+        "drafters/drawing.py",
+        "return proposals.Kind.POINT if self.argmax else proposals.Kind.CHAIN",
+        "return proposals.Kind.CHAIN",
+        "test_drafters_ngram.py::test_argmax_is_a_point_mass",
+    ),
+    Change(
+        "after any rejection the first point is left out",
+        "huggingface/transformers#32867",
+        "verify/token.py",
+        "node_B = jnp.minimum(judged.accepted_B, proposal.tokens_BN.shape[1] -"
+        " 1)",
+        "node_B = jnp.zeros_like(judged.accepted_B)",
+        "test_loop_law.py::test_settings_side_by_side[argmax of a wider one]",
+    ),
+    Change(
+        "drafts behind a rejected point are accepted",
+        "huggingface/transformers#32867",
+        "verify/rule.py",
+        "jnp.cumprod(accept_BN, axis=1), axis=1, dtype=jnp.int32",
+        "accept_BN, axis=1, dtype=jnp.int32",
+        "test_drafters_suffix.py::test_output_law_is_exact",
+    ),
+    Change(
+        "n-grams are drawn by the row's settings, not by their own",
+        "huggingface/transformers#47932",
+        "drafters/ngram.py",
+        "    context = self.with_settings(context, width)\n",
+        "    del width\n",
+        "test_drafters_ngram.py::test_law_is_what_was_drawn_from",
+    ),
+    Change(
+        "a residual of nothing has mass",
+        "huggingface/transformers#28508",
+        "verify/rule.py",
+        "has_mass_B = jnp.any(residual_BV > 0, axis=-1)",
+        "has_mass_B = jnp.any(residual_BV >= 0, axis=-1)",
+        "test_verify_reports.py"
+        "::test_equal_laws_never_reject_nor_draw_from_nothing",
+    ),
+    Change(
+        "a lenient residual is all of p",
+        "sgl-project/sglang#35771",
+        "verify/token.py",
+        "scale = self.lenience if self.residual == \"lenient\" else 1.0",
+        "scale = 0.0 if self.residual == \"lenient\" else 1.0",
+        "test_loop_report.py::test_lenience_of_one_is_the_exact_rule",
+    ),
+    Change(
+        "the target's logits are rounded as the draft's are",
+        "deepseek-ai/DeepSpec#31",
+        "sampling.py",
+        "logits = logits.astype(jnp.float32)",
+        "logits = logits.astype(jnp.bfloat16).astype(jnp.float32)",
+        "test_verify_reports.py"
+        "::test_bfloat16_logits_feed_draw_ratio_and_residual_alike",
+    ),
+    Change(
+        "a near tie is bfloat16's, whatever the type",
+        "huggingface/transformers#39421",
+        "measure/lossless.py",
+        "return self.gap < self.bound",
+        "return self.gap < max(self.bound, NEAR_TIE[\"bfloat16\"])",
+        "test_measure_acceptance.py::test_near_ties",
+    ),
+    Change(
+        "draws of all purposes share a node's key",
+        "local-inference-lab/vllm#205",
+        "sampling.py",
+        "one = jnp.asarray(purpose, jnp.int32) + len(Purpose) *"
+        " jnp.asarray(node)",
+        "one = jnp.zeros_like(purpose) + len(Purpose) * jnp.asarray(node)",
+        "test_loop_law.py::test_dropped_noise_never_comes_back[Loop]",
+    ),
+    Change(
+        "all seeds are one",
+        "sgl-project/sglang-jax#940",
+        "decoding/requests.py",
+        "jax.random.key(seed), id_B\n",
+        "jax.random.key(0), id_B\n",
+        "test_loop_rows.py::test_seeds",
+    ),
+    Change(
+        "rounds are counted on from the place in the batch",
+        "sgl-project/sglang-jax#940",
+        "decoding/loop.py",
+        "return jax.vmap(jax.random.fold_in)(state.key_B,"
+        " state.tallies.rounds_B)",
+        "place_B = jnp.arange(state.key_B.size)\n"
+        "  return jax.vmap(jax.random.fold_in)(\n"
+        "      state.key_B, state.tallies.rounds_B + place_B\n"
+        "  )",
+        "test_loop_rows.py::test_ids_fix_the_text_wherever_the_row_stands",
+    ),
+    Change(
+        "top_p counts what top_k had cut off",
+        "google-deepmind/gemma#789",
+        "cuts.py",
+        "need = top_p * jnp.sum(weight, axis=-1)",
+        "need = top_p * jnp.sum(jnp.exp(logits - peak[..., None]), axis=-1)",
+        "test_sampling.py::test_law_agrees_with_a_sort",
+    ),
+    Change(
+        "a draft's top_k of V or more is one less",
+        "google-deepmind/gemma#789",
+        "drafters/drawing.py",
+        "value = min(value, width) if name == \"top_k\" else value",
+        "value = min(value, width - 1) if name == \"top_k\" else value",
+        "test_drafters.py::test_top_k_of_more_than_there_are",
+    ),
+    Change(
+        "a block's mass is that of its likeliest token",
+        "jax-ml/jax#26974",
+        "sampling.py",
+        "mass = jnp.sum(blocks, axis=-1)",
+        "mass = jnp.max(blocks, axis=-1)",
+        "test_sampling.py::test_tails_are_drawn",
+    ),
 )
 
 ENDS = (
@@ -535,6 +663,106 @@ ENDS = (
         "_KEEP, _FADE = 0.95, 1.0",
         "test_drafters_switch.py::test_a_row_recovers",
     ),
+    Change(
+        "one token more than counts is written",
+        "huggingface/transformers#47912",
+        "decoding/state.py",
+        "index_T < count_B[:, None], start_B[:, None] + index_T, columns",
+        "index_T <= count_B[:, None], start_B[:, None] + index_T, columns",
+        "test_loop_edges.py::test_nothing_lies_behind_the_end",
+    ),
+    Change(
+        "a draft's cache is written on in rows that ended",
+        "mistralai/mistral-inference#270",
+        "drafters/model.py",
+        "query = cache_lib.chain_query(tokens_BT, start_B, cache.slots,"
+        " active_BT)",
+        "active_BT = jnp.ones_like(active_BT)\n"
+        "    query = cache_lib.chain_query(tokens_BT, start_B, cache.slots,"
+        " active_BT)",
+        "test_drafters.py::test_rows_that_ended_leave_no_trace",
+    ),
+    Change(
+        "prompts are read as if all ended at one place",
+        "ndif-team/nnsight#673",
+        "models/reading.py",
+        "jnp.full_like(prompt_B, start),",
+        "start + prompt_B - jnp.max(prompt_B),",
+        "test_loop_t5.py::test_decoder_prompts_of_different_lengths",
+    ),
+    Change(
+        "all rows of a pass stand where the longest does",
+        "ndif-team/nnsight#673",
+        "models/cache.py",
+        "position_BT = start_B[:, None] + jnp.arange(width)",
+        "position_BT = (\n"
+        "      jnp.full_like(start_B, jnp.max(start_B))[:, None] +"
+        " jnp.arange(width)\n"
+        "  )",
+        "test_decoder_parity.py::test_prompts_of_different_lengths_then_steps",
+    ),
+    Change(
+        "responses are read on into the next one",
+        "ndif-team/nnsight#673",
+        "drafters/suffix_array.py",
+        "return np.concatenate([*reversed(parts), []]).astype(np.int32)",
+        "made = np.concatenate([*reversed(parts), []]).astype(np.int32)\n"
+        "  between = (made == NOTHING) & (np.arange(len(made)) < len(made) -"
+        " 1)\n"
+        "  return made[~between]",
+        "test_drafters_suffix.py::test_padding_is_neither_matched_nor_proposed",
+    ),
+    Change(
+        "what is no token is a node",
+        "ndif-team/nnsight#673",
+        "drafters/suffix_dynamic.py",
+        "    node_GP &= jnp.cumprod(next_GP != NOTHING, axis=0,"
+        " dtype=jnp.int32) > 0\n",
+        "    next_GP = jnp.maximum(next_GP, 0)\n",
+        "test_drafters_suffix_dynamic.py"
+        "::test_padding_is_neither_matched_nor_proposed",
+    ),
+    Change(
+        "the draft's cache has a hole before its own first token",
+        "mlc-ai/mlc-llm#2285",
+        "drafters/model.py",
+        "start_B = context.length_B + i - 1\n",
+        "start_B = context.length_B + i\n",
+        "test_loop_t5.py::test_caches_after_every_pattern_of_accepts",
+    ),
+    Change(
+        "the last draft of a round is never accepted",
+        "mlc-ai/mlc-llm#2285",
+        "verify/rule.py",
+        "accept_BN = accept_BN & (node_N < count_B[:, None])",
+        "accept_BN = accept_BN & (node_N < count_B[:, None] - 1)",
+        "test_loop_t5.py::test_self_draft_is_always_accepted",
+    ),
+    Change(
+        "siblings turn by their slots",
+        "PaddlePaddle/FastDeploy#3514",
+        "models/decoder.py",
+        "return config.rope.turns(query.position_BT, config.d_kv)",
+        "return config.rope.turns(query.slot_BT, config.d_kv)",
+        "test_decoder_parity.py::test_siblings_share_a_position_but_not_a_slot",
+    ),
+    Change(
+        "both log-probabilities are the law's",
+        "ggml-org/llama.cpp#27972",
+        "decoding/loop.py",
+        "model_BS=note(state.log_probs.model_BS, model_BT),",
+        "model_BS=note(state.log_probs.model_BS, law_BT),",
+        "test_loop_t5.py::test_log_probs_are_those_of_a_teacher_forced_pass",
+    ),
+    Change(
+        "a law's mass is left out of its log-probabilities",
+        "ggml-org/llama.cpp#27972",
+        "sampling.py",
+        "logit >= self.cut, logit - self.peak - self.log_mass, -jnp.inf",
+        "logit >= self.cut, logit - self.peak, -jnp.inf",
+        "test_verify_reports.py"
+        "::test_log_probabilities_are_of_the_processed_law",
+    ),
 )
 
 MODELS = (
@@ -689,6 +917,84 @@ MODELS = (
         "      )",
         "test_checkpoints_tokenizer.py::test_ids_are_decoded_together",
     ),
+    Change(
+        "what is drafted beyond the vocabulary is taken for its last id",
+        "vllm-project/vllm#7252",
+        "decoding/loop.py",
+        "    # A round emits one token more than it accepts; a tree's nodes"
+        " need have no\n",
+        "    last = state.sampling.suppressed_V.shape[0] - 1\n"
+        "    proposal = proposal.replace(\n"
+        "        tokens_BN=jnp.minimum(proposal.tokens_BN, last)\n"
+        "    )\n",
+        "test_loop_rows.py::test_ids_outside_the_target_are_rejected",
+    ),
+    Change(
+        "a narrower draft lacks the first ids",
+        "vllm-project/vllm#7252",
+        "sampling.py",
+        "pad = [(0, 0)] * (logits.ndim - 1) + [(0, surplus)]",
+        "pad = [(0, 0)] * (logits.ndim - 1) + [(surplus, 0)]",
+        "test_drafters.py::test_narrower_vocabulary",
+    ),
+    Change(
+        "of a wider draft the last ids are taken",
+        "vllm-project/vllm#7252",
+        "sampling.py",
+        "    return logits[..., :width]\n",
+        "    return logits[..., -width:]\n",
+        "test_drafters.py::test_wider_vocabulary",
+    ),
+    Change(
+        "nobody asks what tokenizer the draft has",
+        "vllm-project/vllm#7252",
+        "drafts.py",
+        "tokenizer_lib.check_same(target.tokenizer, draft.tokenizer)",
+        "tokenizer_lib.check_same(target.tokenizer, target.tokenizer)",
+        "test_pipeline.py::test_a_draft_with_another_tokenizer_is_refused",
+    ),
+    Change(
+        "any number is a sentinel's",
+        "huggingface/transformers#14282",
+        "checkpoints/tokenizer.py",
+        "      if name in self._sentinels:\n"
+        "        merged += [self._sentinels[name], text]\n",
+        "      if name:\n"
+        "        merged += [self._sentinels.get(name, self.size - 1), text]\n",
+        "test_checkpoints_tokenizer.py::test_what_only_looks_like_a_sentinel",
+    ),
+    Change(
+        "v1.1 is scaled, too",
+        "huggingface/transformers#43681",
+        "models/t5.py",
+        "return self.d_model**-0.5 if self.tied else 1.0",
+        "return self.d_model**-0.5",
+        "test_t5_parity.py::test_logit_scale_by_version",
+    ),
+    Change(
+        "in the decoder what lies ahead has buckets",
+        "ml-explore/mlx-examples#113",
+        "models/bias.py",
+        "distance = jnp.maximum(-distance, 0)",
+        "distance = jnp.abs(distance)",
+        "test_t5_parity.py::test_decoder_buckets",
+    ),
+    Change(
+        "halves of characters are not held back",
+        "google/sentencepiece#1043",
+        "checkpoints/tokenizer.py",
+        "return not text or _BYTE.fullmatch(self.pieces[i]) is not None",
+        "return not text",
+        "test_stream.py::test_pieces_of_any_ids_are_their_text",
+    ),
+    Change(
+        "pieces lose the spaces between them",
+        "google/sentencepiece#1043",
+        "stream.py",
+        "piece, told = text[len(told) :], text",
+        "piece, told = text[len(told) :].strip(), text",
+        "test_stream.py::test_pieces_are_the_text_of_a_call",
+    ),
 )
 
 HEADS = (
@@ -748,6 +1054,72 @@ HEADS = (
         "if kind(config) != kind(target):",
         "if not kind(target):",
         "test_checkpoints_eagle.py::test_another_target",
+    ),
+    Change(
+        "the prompt is heard behind its end",
+        "sgl-project/SpecForge#448",
+        "decoding/loop.py",
+        "state.context().replace(length_B=jnp.ones_like(state.prompt_B)),",
+        "state.context().replace(length_B=state.prompt_B),",
+        "test_loop_features.py::test_prompts_and_rounds_are_heard",
+    ),
+    Change(
+        "each step of a head reads its first draft",
+        "sgl-project/SpecForge#472",
+        "drafters/eagle.py",
+        "return (cache, hidden_B1D, token_B), (token_B, law)",
+        "return (cache, hidden_B1D, first_B), (token_B, law)",
+        "test_drafters_eagle.py"
+        "::test_a_head_that_knows_all_is_always_accepted[argmax]",
+    ),
+    Change(
+        "a public head's embedding and state change places",
+        "NVIDIA-NeMo/Automodel#2447",
+        "models/eagle.py",
+        "return self.fc(jnp.concatenate([embedded_BTD, hidden_BTD], axis=-1))",
+        "return self.fc(jnp.concatenate([hidden_BTD, embedded_BTD], axis=-1))",
+        "test_checkpoints_eagle.py::test_public_ones",
+    ),
+    Change(
+        "the ids that a head chooses from are not stored",
+        "NVIDIA-NeMo/Automodel#2447",
+        "checkpoints/heads.py",
+        "  if heads.listed is not None:\n"
+        "    tensors[_LISTED] = np.asarray(heads.listed, np.int32)\n",
+        "",
+        "test_checkpoints_eagle.py::test_files_of_this_package[llama]",
+    ),
+    Change(
+        "the ids that a head chooses from are stored from the end",
+        "NVIDIA-NeMo/Automodel#2447",
+        "checkpoints/heads.py",
+        "tensors[_LISTED] = np.asarray(heads.listed, np.int32)",
+        "tensors[_LISTED] = np.asarray(heads.listed, np.int32)[::-1].copy()",
+        "test_checkpoints_eagle.py::test_files_of_this_package[t5]",
+    ),
+    Change(
+        "the ids that a head chooses from may stand in any order",
+        "NVIDIA-NeMo/Automodel#2447",
+        "models/listed.py",
+        "return bool(np.all(inside) and np.all(np.diff(ids_W) > 0))",
+        "return bool(np.all(inside))",
+        "test_checkpoints_eagle.py::test_damaged_offsets",
+    ),
+    Change(
+        "offsets of ids are taken for ids",
+        "NVIDIA-NeMo/Automodel#2447",
+        "checkpoints/eagle.py",
+        "ids_W = np.arange(shape[0]) + offset_W",
+        "ids_W = np.unique(offset_W)",
+        "test_checkpoints_eagle.py::test_offsets_of_ids",
+    ),
+    Change(
+        "a head's own output is not looked at",
+        "NVIDIA-NeMo/Automodel#2447",
+        "checkpoints/eagle.py",
+        "output = tensors.get(_OUTPUT)",
+        "output = None",
+        "test_checkpoints_eagle.py::test_offsets_of_ids[some]",
     ),
 )
 
@@ -917,6 +1289,58 @@ MEASURED = (
         "_later(jnp.asarray(batch.answer_BT), m + 1)[:, :places],",
         "_later(jnp.asarray(batch.answer_BT), m)[:, :places],",
         "test_training_eagle.py::test_what_counts",
+    ),
+    Change(
+        "accepted drafts alone count as drafted",
+        "sgl-project/sglang#11572",
+        "decoding/loop.py",
+        "drafted_B=old.drafted_B + jnp.where(state.done_B, 0,"
+        " proposal.count_B),",
+        "drafted_B=old.drafted_B\n"
+        "      + jnp.where(state.done_B, 0, verdict.accepted_B),",
+        "test_loop_report.py::test_tallies_of_random_rows",
+    ),
+    Change(
+        "tokens a round are accepted ones",
+        "sgl-project/sglang#11572",
+        "measure/acceptance.py",
+        "return sum(tokens) / sum(rounds)",
+        "return sum(tokens) / sum(rounds) - 1",
+        "test_measure_acceptance.py::test_by_position",
+    ),
+    Change(
+        "a draft's own temperature, top_k and top_p are read and never used",
+        "unslothai/unsloth#10452",
+        "prepare.py",
+        "return {key: getattr(draft, key) for key in keys}",
+        "return {key: getattr(draft, key) for key in keys if key =="
+        " \"argmax\"}",
+        "test_run.py::test_draft_options",
+    ),
+    Change(
+        "gamma is read and never used",
+        "unslothai/unsloth#10452",
+        "prepare.py",
+        "draft.gamma if gamma is None else gamma,",
+        "3 if gamma is None else gamma,",
+        "test_run.py::test_gamma",
+    ),
+    Change(
+        "drafts that shall not learn do",
+        "z-lab/dflash#43",
+        "decoding/side.py",
+        "    if not drafter.learns:\n"
+        "      return self\n",
+        "",
+        "test_drafters_suffix.py::test_responses_are_adopted_between_requests",
+    ),
+    Change(
+        "a suffix's path is as long as it may be",
+        "snowflakedb/ArcticInference#164",
+        "drafters/suffix.py",
+        "    good_GM &= node_G1 < self.budget_M\n",
+        "",
+        "test_drafters_suffix.py::test_as_the_reference",
     ),
 )
 

@@ -301,6 +301,7 @@ def test_offsets_without_rows_of_their_own(tmp_path, rows):
     ("others", "words"),
     [
         (dict(d2t=np.array([0, 0, -1])), "gives no rising ids below 300"),
+        (dict(d2t=np.array([0, 5, 1])), "gives no rising ids below 300"),
         (dict(d2t=np.array([-1, 0, 0])), "gives no rising ids below 300"),
         (dict(d2t=np.array([0, 0, 298])), "gives no rising ids below 300"),
         (dict(d2t=np.array([0, 2**63 - 1])), "gives no rising ids below 300"),

@@ -971,30 +971,6 @@ MODELS = (
         "return self.d_model**-0.5",
         "test_t5_parity.py::test_logit_scale_by_version",
     ),
-    Change(
-        "in the decoder what lies ahead has buckets",
-        "ml-explore/mlx-examples#113",
-        "models/bias.py",
-        "distance = jnp.maximum(-distance, 0)",
-        "distance = jnp.abs(distance)",
-        "test_t5_parity.py::test_decoder_buckets",
-    ),
-    Change(
-        "halves of characters are not held back",
-        "google/sentencepiece#1043",
-        "checkpoints/tokenizer.py",
-        "return not text or _BYTE.fullmatch(self.pieces[i]) is not None",
-        "return not text",
-        "test_stream.py::test_pieces_of_any_ids_are_their_text",
-    ),
-    Change(
-        "pieces lose the spaces between them",
-        "google/sentencepiece#1043",
-        "stream.py",
-        "piece, told = text[len(told) :], text",
-        "piece, told = text[len(told) :].strip(), text",
-        "test_stream.py::test_pieces_are_the_text_of_a_call",
-    ),
 )
 
 HEADS = (
@@ -1054,14 +1030,6 @@ HEADS = (
         "if kind(config) != kind(target):",
         "if not kind(target):",
         "test_checkpoints_eagle.py::test_another_target",
-    ),
-    Change(
-        "the prompt is heard behind its end",
-        "sgl-project/SpecForge#448",
-        "decoding/loop.py",
-        "state.context().replace(length_B=jnp.ones_like(state.prompt_B)),",
-        "state.context().replace(length_B=state.prompt_B),",
-        "test_loop_features.py::test_prompts_and_rounds_are_heard",
     ),
     Change(
         "each step of a head reads its first draft",

@@ -53,7 +53,7 @@ _GO_ON = "the same command on all of them goes on from the newest checkpoint"
 
 # What a model's section holds besides numbers from 1 on.
 _NOT_OF_SHAPE = (
-    "distilled", "start", "decay", "source_lengths", "target_lengths",
+    "distilled", "start", "seed", "decay", "source_lengths", "target_lengths",
 )
 
 
@@ -104,8 +104,11 @@ def _train_family(config, layout: sharding.Layout | None) -> None:
   jax.config.update("jax_compilation_cache_dir", str(compiled))
   with turns.first_alone():
     material = Material.build(config)
-  # A ConfigDict has its own order; what is distilled needs its target.
-  for name in sorted(config.models, key=lambda n: config.models[n].distilled):
+  # A ConfigDict has its own order; what is distilled needs its target, and
+  # what goes on needs what it begins with.
+  of = config.models
+  after = lambda name: (of[name].distilled, of[name].start in of)
+  for name in sorted(of, key=after):
     train_one(config, name, material, layout)
 
 
@@ -209,7 +212,7 @@ def train_config(
           cost=config.cost,
       ),
       micro_batches=config.micro_batches,
-      seed=config.seed,
+      seed=own("seed"),
       out=pathlib.Path(config.out),
       evaluate_every=config.evaluate_every,
       checkpoint_every=config.checkpoint_every,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import runpy
 
 import jax
 import pytest
@@ -72,6 +73,7 @@ def get_config():
   for name, entry in config.models.items():
     entry.update(d_model=16, d_kv=8, num_heads=2, d_ff=16)
     entry.update(encoder=1, decoder=1, steps=2)
+  config.models.target.start = ""
   config.models.small_distilled.start = "target"
   config.update(warmup=1, micro_batches=1, cost=400, held_out_rows=4)
   for section in (config, config.models.target):
@@ -81,6 +83,31 @@ def get_config():
   config.divergence_weight = 0.9
   return config
 """
+
+
+def test_the_order_of_a_family(monkeypatch):
+  """Each behind what it begins with, and behind its teacher."""
+  made = runpy.run_path("configs/train_mini.py")["get_config"]()
+  order = []
+  monkeypatch.setattr(train.Material, "build", lambda config: None)
+  monkeypatch.setattr(
+      train, "train_one", lambda config, name, *_: order.append(name)
+  )
+  before = jax.config.jax_compilation_cache_dir
+  try:
+    train._train_family(made, None)
+  finally:
+    jax.config.update("jax_compilation_cache_dir", before)
+  assert set(order) == set(made.models)
+  for name, entry in made.models.items():
+    if entry.start in order:
+      assert order.index(entry.start) < order.index(name)
+    if entry.distilled:
+      assert order.index("target") < order.index(name)
+  # A second sitting reads the texts in another order.
+  seeds = [train.train_config(made, name).seed for name in order[:4]]
+  assert train.train_config(made, "target").seed == 1
+  assert seeds.count(0) >= 3
 
 
 def test_a_target_and_its_distilled_draft(tmp_path, capsys):

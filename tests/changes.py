@@ -1289,7 +1289,7 @@ MEASURED = (
         "gamma is read and never used",
         "unslothai/unsloth#10452",
         "prepare.py",
-        "draft.gamma if gamma is None else gamma,",
+        "config.draft.gamma if gamma is None else gamma,",
         "3 if gamma is None else gamma,",
         "test_run.py::test_gamma",
     ),

@@ -226,7 +226,14 @@ def test_listed_logits_are_the_targets(kind):
   assert np.all(got_BTV[..., others] == -np.inf)
 
 
-@pytest.mark.parametrize("shape", ["chain", "distinct", "dynamic"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "chain",
+        pytest.param("distinct", marks=pytest.mark.slow),
+        pytest.param("dynamic", marks=pytest.mark.slow),
+    ],
+)
 def test_some_ids_change_no_law(shape):
   """arXiv 2502.14856: drafts of listed ids alone, texts of all."""
   model, target_params, params = eagle_of("llama")

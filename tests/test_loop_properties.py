@@ -511,7 +511,7 @@ def check_promises(name, how, made: drawn.Companies):
 
 
 @pytest.mark.parametrize("name", QUICK)
-@drawn.examples(8)
+@drawn.examples(6)
 @hypothesis.given(made=drawn.companies(5, **SHAPE), which=st.integers(0, 1))
 def test_promises(name, made, which):
   check_promises(name, few(name)[which], made)

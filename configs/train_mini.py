@@ -5,7 +5,9 @@ Paper row: none; the shapes follow T5, the proportions Leviathan et al. (arXiv
 of the target's. Every draft is trained twice: on references, as in the paper,
 and distilled from the target (arXiv 2310.08461).
 
-Steps and lengths are those of the family that ships.
+Steps and lengths are those of the family that ships, whose distilled drafts
+learnt from the target of the first sitting, and then some steps from that of
+the second: the model card counts both.
 
 Command: python -m specjax.train --config configs/train_mini.py
          (one model alone: configs/train_mini.py:target, :small,

@@ -139,7 +139,7 @@ def fastest(
     chance: Sequence[Sequence[float]],
     widths: Sequence[int],
     verify: Sequence[float],
-    draft: float,
+    draft: Sequence[float],
 ) -> list[Found]:
   """The best tree for each number of nodes, the fastest depth of each.
 
@@ -147,7 +147,7 @@ def fastest(
     chance: of the child of each rank to be accepted, for each depth.
     widths: tokens of target passes, rising from 1.
     verify: what those cost, in target steps; between them it grows evenly.
-    draft: what one more depth costs, likewise.
+    draft: what a level of drafts costs in trees that fill such passes.
 
   Returns:
     One for each number of nodes that fits, from 1 to the widest pass less 1.
@@ -160,7 +160,8 @@ def fastest(
       if best.worth[nodes] == _NEVER:
         continue
       tokens = 1.0 + float(best.worth[nodes])
-      cost = np.interp(nodes + 1, widths, verify) + depth * draft
+      level = np.interp(nodes + 1, widths, draft)
+      cost = np.interp(nodes + 1, widths, verify) + depth * level
       speedup = float(tokens / cost)
       if nodes not in found or speedup > found[nodes].speedup:
         found[nodes] = Found(best.tree(nodes), tokens, speedup)

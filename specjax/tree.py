@@ -10,8 +10,8 @@ pass, whatever its levels cost.
 
 It decodes the config's texts twice, with a star of children and with the best
 tree that this makes one hope for, and counts which children are accepted by
-depth and rank; it times target passes of several widths and a level of drafts;
-and writes the tree that should be fastest (Sequoia, arXiv 2402.12374).
+depth and rank; it times target passes and levels of drafts in trees of several
+sizes; and writes the tree that should be fastest (Sequoia, arXiv 2402.12374).
 Sampling, kind of drafts, siblings and rule are the config's.
 """
 
@@ -128,7 +128,7 @@ def find(
   setup = _branched(setup, probe.tree(size))
   _count(setup, counted, "tree")
   chance_GC = counted.chance_GC()
-  widths, verify, draft = _costs(setup, size)
+  widths, verify, draft = _costs(setup, probe, size)
   found = search.fastest(chance_GC.tolist(), widths, verify, draft)
   best = max(found, key=lambda each: each.speedup)
   config = setup.config
@@ -152,7 +152,7 @@ def find(
       "tried": counted.tried_GC.tolist(),
       "widths": list(widths),
       "verify_costs": list(verify),
-      "draft_cost": draft,
+      "draft_costs": list(draft),
       "drafter": config.draft.name,
       "siblings": config.draft.siblings,
       "rule": config.rule().name,
@@ -202,19 +202,34 @@ def _count(
   counted.count(setup.drafts.tree, results)
 
 
-def _costs(setup: prepare.Setup, nodes: int):
-  """Widths of target passes, what they cost, and what a level of drafts is."""
+def _costs(setup: prepare.Setup, probe: search.Best, nodes: int):
+  """Widths of target passes, what they cost, and what a level of drafts is.
+
+  Args:
+    setup: whose device and whose texts they are timed on.
+    probe: whose trees of as many nodes stand for all of their size.
+    nodes: of the largest tree.
+  """
   measure = setup.config.measure
-  how = dict(steps=measure.steps, repeats=measure.repeats)
   batches = setup.groups(len(setup.requests))
   batch = batches[len(batches) // 2].batch
-  widths = [2**i for i in range(nodes.bit_length()) if 2**i < nodes + 1]
-  widths.append(nodes + 1)
-  verify = steps_lib.verify_costs(setup.plain, batch, widths, **how)
-  # One timing has its noise; a wider pass is not meant to be the cheaper one.
-  verify = np.maximum.accumulate(verify).tolist()
-  draft = steps_lib.measure(setup.plain, setup.speculative, batch, **how).c
-  return widths, verify, draft
+  sizes = [2**i - 1 for i in range(1, nodes.bit_length()) if 2**i - 1 < nodes]
+  sizes.append(nodes)
+  costs = []
+  for size in sizes:
+    timed = steps_lib.measure(
+        setup.plain,
+        _branched(setup, probe.tree(size)).speculative,
+        batch,
+        steps=measure.steps,
+        repeats=measure.repeats,
+    )
+    costs.append((timed.verify_cost, timed.c))
+  # One timing has its noise; a wider pass is not meant to be the cheaper one,
+  # of target or draft.
+  verify, draft = np.maximum.accumulate(costs).T.tolist()
+  # The pass without drafts is what the costs are counted in.
+  return [1, *(size + 1 for size in sizes)], [1.0, *verify], [0.0, *draft]
 
 
 def _write(path: pathlib.Path, text: str, ending: str = "") -> pathlib.Path:

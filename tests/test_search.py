@@ -78,14 +78,17 @@ def test_costs_choose_the_size():
       search.fastest(chance, widths, verify, draft),
       key=lambda found: found.speedup,
   )
-  free = pick([1.0] * 5, 0.0)
+  free = pick([1.0] * 5, [0.0] * 5)
   assert (free.topology.nodes, free.topology.depth) == (15, 4)
   assert free.speedup == pytest.approx(free.tokens)
-  dear = pick([1.0, 1.2, 1.9, 3.0, 5.0], 0.0)
+  dear = pick([1.0, 1.2, 1.9, 3.0, 5.0], [0.0] * 5)
   assert dear.topology.nodes < 4
-  shallow = pick([1.0] * 5, 1.0)
+  shallow = pick([1.0] * 5, [1.0] * 5)
   assert shallow.topology.depth == 1 and shallow.topology.nodes == 3
-  found = search.fastest(chance, widths, [1.0] * 5, 0.0)
+  # Wide levels of drafts are dear: what they cost is no other tree's matter.
+  narrow = pick([1.0] * 5, [0.0, 0.1, 0.1, 2.0, 2.0])
+  assert narrow.topology.nodes == 3 and narrow.topology.depth > 1
+  found = search.fastest(chance, widths, [1.0] * 5, [0.0] * 5)
   assert [each.topology.nodes for each in found] == list(range(1, 16))
 
 
@@ -123,16 +126,13 @@ def test_ranks_are_counted():
 def test_the_door(tmp_path, capsys, monkeypatch):
   """A file that a config takes; costs are told, to save their compilation."""
   family = tiny.write_family(tmp_path)
-  monkeypatch.setattr(
-      steps_lib,
-      "verify_costs",
-      lambda _, __, widths, **how: [1.0] * len(widths),
-  )
-  monkeypatch.setattr(
-      steps_lib,
-      "measure",
-      lambda *_, **how: steps_lib.Steps(draft=0.0, target=1.0, verify=1.0),
-  )
+  timed = []
+
+  def measure(_, speculative, __, **how):
+    timed.append(speculative.loop.drafter.nodes)
+    return steps_lib.Steps(draft=0.0, target=1.0, verify=1.0)
+
+  monkeypatch.setattr(steps_lib, "measure", measure)
   out = tmp_path / "made" / "tree.json"
   words = ["--nodes", "5", "--depth=2", "--ranks=2", "--out", str(out)]
   arguments = tiny.arguments(
@@ -149,7 +149,9 @@ def test_the_door(tmp_path, capsys, monkeypatch):
   assert made["expected_tokens"] == pytest.approx(3.0)
   assert [0, 0] in made["paths"] and made["depth"] == 2
   assert made["siblings"] == "distinct" and made["rule"] == "tree"
-  assert made["widths"][0] == 1 and len(made["acceptance"]) == 2
+  assert made["widths"] == [1, 2, 4, 6] and len(made["acceptance"]) == 2
+  # Each size with the drafts of its own tree.
+  assert timed == [1, 3, 5] and made["draft_costs"] == [0.0] * 4
   assert "chosen" in capsys.readouterr().out
   assert list(made["trees"]) == ["1", "2", "3", "4", "5"]
   assert made["trees"]["5"]["tokens"] == pytest.approx(3.0)
@@ -172,7 +174,7 @@ def test_no_tree_is_deeper_than_there_are_heads(tmp_path, monkeypatch):
   heads = heads_file.Heads("medusa", dataclasses.asdict(shape), params)
   heads_file.save(tmp_path / "heads.safetensors", heads, target)
   monkeypatch.setattr(
-      door, "_costs", lambda _, nodes: ([1, nodes + 1], [1.0, 1.0], 0.0)
+      door, "_costs", lambda _, __, most: ([1, most + 1], [1.0] * 2, [0.0] * 2)
   )
   arguments = tiny.arguments(
       family,

@@ -68,7 +68,7 @@ def run(script, pair: pairs.Pair, choice: str) -> dict[str, Any]:
     costs = script.cell("costs")
     gamma, _ = pairs.best_gamma(
         costs["alpha"][pair.draft],
-        costs["c"][pair.draft],
+        costs["c_by_gamma"][pair.draft],
         costs["verify_cost"],
     )
   theirs = paper.find(
@@ -110,7 +110,10 @@ def markdown(made: dict) -> str:
           f"{_number(theirs.get('measured_speedup'), 1)} /"
           f" {pairs.spread(line['measured_speedup'])}",
           _number(line["block_efficiency"]),
-          *(_number(line["gap"][key]) for key in ("tokens", "overhead")),
+          *(
+              _number(line["gap"][key])
+              for key in ("sample", "ends", "tokens", "overhead")
+          ),
       ])
   verdicts = [
       f"- {choice}: {'yes' if holds(made, choice) else 'no'}"
@@ -133,7 +136,7 @@ def markdown(made: dict) -> str:
       "",
       *results.table(
           "at | draft | gamma | alpha | c | v | Thm 3.8 | with v | measured |"
-          " tokens a pass | x tokens | x overhead",
+          " tokens a pass | x sample | x ends | x tokens | x overhead",
           rows,
       ),
       "",

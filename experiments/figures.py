@@ -43,8 +43,8 @@ _DRAW = {
     "batch": curves.batch,
 }
 _HEAD = (
-    "alpha | c | v | tokens a pass | Thm 3.8 | with v | measured | x tokens |"
-    " x verify | x overhead | x idle rows"
+    "alpha | c | v | tokens a pass | Thm 3.8 | with v | measured | x sample |"
+    " x ends | x tokens | x verify | x overhead | x idle rows"
 )
 _number = tables.number
 

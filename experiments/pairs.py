@@ -16,6 +16,7 @@ import statistics
 from typing import Any, Callable, Mapping, Sequence
 
 import jax.numpy as jnp
+import numpy as np
 
 from experiments import results
 from specjax import checkpoints
@@ -45,7 +46,7 @@ TEMPERATURES = (0, 1)
 # Those that the search for the best gamma looks at.
 GAMMAS = tuple(range(1, 9))
 # Of each step's timing, for the search alone.
-_REPEATS = 3
+_REPEATS = 5
 _KINDS = ("model", "bigram", "unigram")
 _KEPT = ("milliseconds", "judged_by_position", "speedups", "alpha_positions")
 
@@ -299,7 +300,8 @@ def costs(chosen: Sequence[Pair], temperature: float) -> dict[str, Any]:
 
   Returns:
     target_ms; verify_cost at each of GAMMAS; c and alpha by draft, c at the
-    gamma of its config.
+    gamma of its config; c_by_gamma, c at each of GAMMAS by draft: the drafts of
+    a round cost a + b gamma, by what those of two gammas do.
   """
   setups = {pair.draft: setup(pair.at(temperature)) for pair in chosen}
   first = setups[chosen[0].draft]
@@ -307,6 +309,7 @@ def costs(chosen: Sequence[Pair], temperature: float) -> dict[str, Any]:
   groups = first.groups(measure.timed_rows)
   batch = groups[len(groups) // 2].batch
   depths = {name: made.drafts.drafter.depth for name, made in setups.items()}
+  ends = GAMMAS[0], GAMMAS[-1]
   state = steps_lib.middle(first.plain, batch)
   runs: dict[Any, Callable[[Any], Any]] = {
       depth: functools.partial(
@@ -318,9 +321,15 @@ def costs(chosen: Sequence[Pair], temperature: float) -> dict[str, Any]:
       )
       for depth in sorted({0, *GAMMAS, *depths.values()})
   }
-  for name, made in setups.items():
-    side = made.speculative
-    runs[name] = functools.partial(
+  drafted = [
+      (pair.draft, gamma)
+      for pair in chosen
+      for gamma in sorted({depths[pair.draft], *ends})
+  ]
+  of_draft = {pair.draft: pair for pair in chosen}
+  for name, gamma in drafted:
+    side = setup(of_draft[name].at(temperature, gamma=gamma)).speculative
+    runs[name, gamma] = functools.partial(
         steps_lib.round_steps,
         side.loop,
         side.target_params,
@@ -330,24 +339,30 @@ def costs(chosen: Sequence[Pair], temperature: float) -> dict[str, Any]:
     )
   with prepare.bar("steps", len(runs) * (_REPEATS + 1)) as bar:
     seconds = steps_lib.interleave(runs, measure.steps, _REPEATS, bar.update)
-  steps = {
-      name: steps_lib.Steps.of(
+  c = {
+      (name, gamma): steps_lib.Steps.of(
           {
               "target": seconds[0],
-              "verify": seconds[depth],
-              "drafted": seconds[name],
+              "verify": seconds[gamma],
+              "drafted": seconds[name, gamma],
           },
-          depth,
-      )
-      for name, depth in depths.items()
+          gamma,
+      ).c
+      for name, gamma in drafted
   }
+  of_round = lambda name: np.interp(
+      GAMMAS, ends, [gamma * c[name, gamma] for gamma in ends]
+  )
   one = statistics.median(seconds[0])
   return {
       "target_ms": 1e3 * one,
       "verify_cost": [
           statistics.median(seconds[gamma]) / one for gamma in GAMMAS
       ],
-      "c": {name: made.c for name, made in steps.items()},
+      "c": {name: c[name, depth] for name, depth in depths.items()},
+      "c_by_gamma": {
+          name: (of_round(name) / GAMMAS).tolist() for name in depths
+      },
       "alpha": {
           name: experiment.alpha(made, made.output)[0]
           for name, made in setups.items()
@@ -356,18 +371,18 @@ def costs(chosen: Sequence[Pair], temperature: float) -> dict[str, Any]:
 
 
 def best_gamma(
-    alpha: float, c: float, verify_cost: Sequence[float]
+    alpha: float, c: Sequence[float], verify_cost: Sequence[float]
 ) -> tuple[int, float]:
   """The gamma of the largest predicted speed-up, and that.
 
   Args:
     alpha: acceptance rate.
-    c: draft step over target step.
-    verify_cost: v at each of GAMMAS.
+    c: draft step over target step, at each of GAMMAS.
+    verify_cost: v, likewise.
   """
   speedups = {
-      gamma: theory.speedup(alpha, gamma, c, v)
-      for gamma, v in zip(GAMMAS, verify_cost, strict=True)
+      gamma: theory.speedup(alpha, gamma, own, v)
+      for gamma, own, v in zip(GAMMAS, c, verify_cost, strict=True)
   }
   best = max(speedups, key=speedups.__getitem__)
   return best, speedups[best]

@@ -56,7 +56,7 @@ def run(script, pair: pairs.Pair, temperature: int, choice: str) -> dict:
     before = script.cell(f"{pair} {temperature} {_PAPER}")
     gamma, _ = pairs.best_gamma(
         costs["alpha"][pair.draft],
-        costs["c"][pair.draft],
+        costs["c_by_gamma"][pair.draft],
         costs["verify_cost"],
     )
     if gamma == before["gamma"]:
@@ -113,9 +113,9 @@ def markdown(made: dict) -> str:
       f" {first['batch']}.",
       "",
       "Figures with a slash: the paper's (T5-XXL on one TPU-v4) / ours. Gap:"
-      " the factors from Theorem 3.8 to the measured speed-up, tokens x verify"
-      " x overhead x idle rows. Of a measured speed-up both ends of"
-      f" {len(first['speedups'])} repeats are given.{pairs.rising(at)}",
+      " the factors from Theorem 3.8 to the measured speed-up, sample x ends x"
+      " tokens x verify x overhead x idle rows. Of a measured speed-up both"
+      f" ends of {len(first['speedups'])} repeats are given.{pairs.rising(at)}",
       "",
       "At the paper's gamma:",
       "",

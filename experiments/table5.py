@@ -85,7 +85,9 @@ def run(script, pair: pairs.Pair, kind: str, i: int) -> dict[str, Any]:
   alpha = script.cell(f"{pair.draft} {kind}")["alpha"][i]
   costs = script.cell(f"costs {kind}")
   c = costs["c"][pair.draft]
-  gamma, with_v = pairs.best_gamma(alpha, c, costs["verify_cost"])
+  gamma, with_v = pairs.best_gamma(
+      alpha, costs["c_by_gamma"][pair.draft], costs["verify_cost"]
+  )
   best = theory.best_gamma(alpha, c)
   report = pairs.measured(
       pair.at(_KINDS[kind], lenience=lenience, gamma=gamma)

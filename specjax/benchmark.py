@@ -408,6 +408,7 @@ def _measured(setup, steps, name, kept, traced: int, where):
       mismatches=mismatches,
       alpha=mean,
       positions=positions,
+      timed_alpha=mean,
       gamma=drafter.depth,
       nodes=drafter.nodes,
       widths=drafter.widths,

@@ -98,7 +98,8 @@ def _measure(
   )
   setup.save_responses(side)
   progress.phase("acceptance", rows)
-  mean, positions = alpha(setup, plain, progress.tick)
+  timed_rows = sum(len(group.rows) for group in timed)
+  places = _places(setup, plain, progress.tick)
   # Plain decoding has no rounds worth seeing.
   shown = measure.traced_rows if setup.drafts.drafter.depth else 0
   progress.phase("trace", len(setup.groups(shown)))
@@ -109,15 +110,16 @@ def _measure(
       plain=plain,
       speculative=speculative,
       mismatches=_mismatches(setup, plain, speculative),
-      alpha=mean,
-      positions=positions,
+      alpha=places and acceptance.alpha(places)[0],
+      positions=acceptance.alpha(places)[1] if places else 0,
+      timed_alpha=places and acceptance.alpha(places[:timed_rows])[0],
       gamma=setup.drafts.drafter.depth,
       nodes=setup.drafts.drafter.nodes,
       widths=setup.drafts.drafter.widths,
       tree=setup.drafts.tree,
       steps=steps,
       times=times,
-      timed_rows=sum(len(group.rows) for group in timed),
+      timed_rows=timed_rows,
       traced=traced,
       pieces=setup.target.tokenizer.shown,
       where=where,
@@ -171,20 +173,27 @@ def chances(
 
 
 def alpha(
-    setup: prepare_lib.Setup,
-    plain: Sequence[outputs.Result],
-    tick: Callable[[], None] = lambda: None,
+    setup: prepare_lib.Setup, plain: Sequence[outputs.Result]
 ) -> tuple[float | None, int]:
   """alpha over plain decoding's output, and its number of places.
 
   None without drafts, and where drafts have no law at each place: what can
   be copied depends on where a round begins.
   """
+  places = _places(setup, plain)
+  return acceptance.alpha(places) if places else (None, 0)
+
+
+def _places(
+    setup: prepare_lib.Setup,
+    plain: Sequence[outputs.Result],
+    tick: Callable[[], None] = lambda: None,
+) -> list[np.ndarray] | None:
+  """chance_T of each row's plain output; None where `alpha` is."""
   drafter = setup.drafts.drafter
   if not drafter.depth or drafter.reader is None:
-    return None, 0
-  rows = chances(setup, plain, tick=tick)
-  return acceptance.alpha(chance_T for [chance_T] in rows)
+    return None
+  return [chance_T for [chance_T] in chances(setup, plain, tick=tick)]
 
 
 def _mismatches(setup: prepare_lib.Setup, plain, speculative):

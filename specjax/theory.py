@@ -86,6 +86,34 @@ def token_distribution(alpha, gamma: int) -> np.ndarray:
   return reached_T - np.append(reached_T[1:], 0.0)
 
 
+def expected_rounds(alpha: float, gamma: int, tokens: int) -> float:
+  """Rounds that a text of some tokens takes, with i.i.d. acceptance.
+
+  R(n) = 1 + sum_k P(k tokens) R(n - k), and 0 from n = 0 down. More than n over
+  Eq. 1: the last round gives more than the text has left.
+
+  >>> expected_rounds(1.0, 3, 9)
+  3.0
+  >>> round(8 / expected_rounds(0.8, 5, 8), 2)
+  2.95
+
+  Args:
+    alpha: acceptance rate in [0, 1].
+    gamma: drafted tokens a round, 0 or more.
+    tokens: of the text, 1 or more.
+
+  Returns:
+    The mean, from tokens / (gamma + 1) to tokens.
+  """
+  _check(alpha=alpha, gamma=gamma, tokens=tokens)
+  law_T = token_distribution(alpha, gamma)
+  # Its first places are of n = -gamma to 0.
+  rounds_N = np.zeros(gamma + 1 + tokens)
+  for n in range(gamma + 1, len(rounds_N)):
+    rounds_N[n] = 1 + law_T @ rounds_N[n - gamma - 1 : n][::-1]
+  return float(rounds_N[-1])
+
+
 def accepted_share(alpha: float, gamma: int) -> float:
   """Accepted over all drafted tokens, which is not alpha.
 

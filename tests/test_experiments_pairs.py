@@ -86,22 +86,23 @@ def test_costs(pair, monkeypatch):
   monkeypatch.setattr(pairs, "GAMMAS", (1, 2))
   costs = pairs.costs([pair], 0)
   assert len(costs["verify_cost"]) == 2 and costs["target_ms"] > 0
-  assert costs["c"]["small"] >= 0
+  assert costs["c"]["small"] == costs["c_by_gamma"]["small"][1] >= 0
   setup = pairs.setup(pair.at(0))
   assert costs["alpha"]["small"] == experiment.alpha(setup, setup.output)[0]
 
 
 def test_best_gamma():
   costs = [1 + 0.2 * gamma for gamma in pairs.GAMMAS]
+  dear = [0.04 + 0.01 / gamma for gamma in pairs.GAMMAS]
   for alpha in (0.1, 0.5, 0.9):
-    best, speedup = pairs.best_gamma(alpha, 0.05, costs)
+    best, speedup = pairs.best_gamma(alpha, dear, costs)
     values = [
-        theory.speedup(alpha, gamma, 0.05, v)
-        for gamma, v in zip(pairs.GAMMAS, costs)
+        theory.speedup(alpha, gamma, c, v)
+        for gamma, c, v in zip(pairs.GAMMAS, dear, costs)
     ]
     assert speedup == max(values) == values[best - 1]
   # A v that does not rise has the best gamma of the theory.
-  best, _ = pairs.best_gamma(0.6, 0.1, [1.3] * len(costs))
+  best, _ = pairs.best_gamma(0.6, [0.1] * 8, [1.3] * 8)
   assert best == theory.best_gamma(0.6, 0.1, 1.3)
 
 

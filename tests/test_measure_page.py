@@ -281,7 +281,7 @@ def test_gap_is_a_waterfall():
     assert ends[1] / ends[0] == pytest.approx(factor, rel=0.01)
     value = ends[1]
   assert marks(text, "measured") == [(0, pytest.approx(value, abs=0.03))]
-  assert text.count('class="line"') == 6
+  assert text.count('class="line"') == 8
 
 
 def test_timing_shows_every_repeat():

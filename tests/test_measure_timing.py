@@ -379,6 +379,8 @@ def test_gap_is_one_where_the_theorem_holds():
   steps = steps_lib.Steps(draft=0.1, target=1.0, verify=1.0)
   gap = gap_lib.decompose(
       1.0,
+      1.0,
+      [40],
       3,
       steps,
       plain=timing.Counts(40, 40, 40, 40),
@@ -386,19 +388,24 @@ def test_gap_is_one_where_the_theorem_holds():
       plain_seconds=40.0,
       speculative_seconds=13.0,
   )
-  for value in (gap.tokens, gap.verify, gap.overhead, gap.idle_rows):
-    assert value == pytest.approx(1.0)
+  assert dataclasses.astuple(gap) == pytest.approx([1.0] * 6)
 
 
 def test_gap_multiplies_up_to_the_measured_speedup():
   steps = steps_lib.Steps(draft=0.2, target=1.1, verify=2.3)
   plain = timing.Counts(tokens=90, row_rounds=90, passes=40, slots=120)
   speculative = timing.Counts(tokens=80, row_rounds=35, passes=15, slots=45)
-  gap = gap_lib.decompose(0.6, 2, steps, plain, speculative, 50.0, 44.0)
+  gap = gap_lib.decompose(
+      0.6, 0.5, [3, 2], 2, steps, plain, speculative, 50.0, 44.0
+  )
   measured = (50.0 / 90) / (44.0 / 80)
   predicted = (1 + 0.6 + 0.36) / (2 * 0.2 / 1.1 + 1)
   assert predicted * gap.product == pytest.approx(measured)
-  assert gap.tokens == pytest.approx(80 / 35 / 1.96)
+  assert gap.sample == pytest.approx(1.75 / 1.96)
+  # Texts of two tokens take 1 + .5 rounds, of three 1 + .5 * 1.5 + .25.
+  independent = 5 / (1.5 + 2.0)
+  assert gap.ends == pytest.approx(independent / 1.75)
+  assert gap.tokens == pytest.approx(80 / 35 / independent)
   assert gap.verify == pytest.approx((0.4 + 1.1) / (0.4 + 2.3))
   assert gap.idle_rows == pytest.approx((35 / 45) / (90 / 120))
   assert gap.overhead == pytest.approx(

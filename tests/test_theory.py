@@ -470,3 +470,24 @@ def test_errors_name_the_argument(call, name):
   with pytest.raises(ValueError, match=f"^{name}: must ") as caught:
     call()
   assert "\n" not in str(caught.value)
+
+
+def test_rounds_of_a_text_by_enumeration():
+  """Every course that rounds can take, each with its chance."""
+
+  def mean(left, alpha, gamma):
+    if left <= 0:
+      return 0.0
+    law_T = theory.token_distribution(alpha, gamma)
+    return 1 + sum(
+        chance * mean(left - tokens, alpha, gamma)
+        for tokens, chance in enumerate(law_T, 1)
+    )
+
+  of = [(0.0, 3, 4), (0.6, 2, 7), (0.8, 5, 8), (1.0, 2, 6)]
+  for alpha, gamma, tokens in of:
+    made = theory.expected_rounds(alpha, gamma, tokens)
+    assert made == pytest.approx(mean(tokens, alpha, gamma))
+  # Of a long text hardly anything is cut.
+  made = 4000 / theory.expected_rounds(0.7, 4, 4000)
+  assert made == pytest.approx(theory.expected_tokens(0.7, 4), rel=1e-3)

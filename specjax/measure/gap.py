@@ -1,12 +1,16 @@
 """From the predicted speed-up to the measured one, factor by factor.
 
-    measured = predicted (Thm 3.8) * tokens * verify * overhead * idle_rows
+    measured = predicted (Thm 3.8)
+        * sample * ends * tokens * verify * overhead * idle_rows
 
 Each factor is 1 where the theorem's assumption holds. And what it would take to
 be as fast as plain decoding.
 """
 
+import collections
 import dataclasses
+import math
+from typing import Sequence
 
 from specjax import theory
 from specjax.measure import steps as steps_lib
@@ -18,8 +22,11 @@ class Gap:
   """The factors.
 
   Attributes:
-    tokens: tokens a round, measured over Eq. 1: positions are not i.i.d.,
-      and the last round of a text is cut.
+    sample: Eq. 1 at the alpha of the texts that are timed, over that at the
+      alpha of all.
+    ends: tokens a round on texts of a given length, were acceptance i.i.d.,
+      over Eq. 1: a text's last round gives more than it has left.
+    tokens: tokens a round, measured over those: acceptance is not i.i.d.
     verify: (gamma c + 1) / (gamma c + v): the verify step is not free.
     overhead: what the loops add to their steps: the share of steps in a
       speculative round, over that in a plain one.
@@ -27,6 +34,8 @@ class Gap:
       ones; 1 at batch 1.
   """
 
+  sample: float
+  ends: float
   tokens: float
   verify: float
   overhead: float
@@ -35,11 +44,13 @@ class Gap:
   @property
   def product(self) -> float:
     """Measured over predicted."""
-    return self.tokens * self.verify * self.overhead * self.idle_rows
+    return math.prod(dataclasses.astuple(self))
 
 
 def decompose(
     alpha: float,
+    timed_alpha: float,
+    lengths: Sequence[int],
     gamma: int,
     steps: steps_lib.Steps,
     plain: timing.Counts,
@@ -50,7 +61,9 @@ def decompose(
   """Takes the gap apart.
 
   Args:
-    alpha: over the target's own plain output.
+    alpha: over the target's own plain output, of all texts.
+    timed_alpha: likewise, of those that are timed.
+    lengths: tokens of each of those, with drafts.
     gamma: drafted tokens a round; 0 without drafts.
     steps: seconds of the steps, timed on their own.
     plain: what was done in `plain_seconds`.
@@ -61,9 +74,17 @@ def decompose(
   token = plain_seconds / plain.passes
   round_ = speculative_seconds / speculative.passes
   drafts = gamma * steps.c
+  endless = theory.expected_tokens(timed_alpha, gamma)
+  # Texts of one length, at one rate, take as many rounds.
+  rounds = sum(
+      count * theory.expected_rounds(timed_alpha, gamma, length)
+      for length, count in collections.Counter(lengths).items()
+  )
+  independent = sum(lengths) / rounds
   return Gap(
-      tokens=speculative.tokens_per_round
-      / theory.expected_tokens(alpha, gamma),
+      sample=endless / theory.expected_tokens(alpha, gamma),
+      ends=independent / endless,
+      tokens=speculative.tokens_per_round / independent,
       verify=(drafts + 1) / (drafts + steps.verify_cost),
       overhead=(gamma * steps.draft + steps.verify)
       / round_

@@ -31,13 +31,14 @@ class Measured:
     mismatches: rows whose tokens differ; None where they are sampled.
     alpha: None without drafts, and for drafts that have none.
     positions: places that alpha is the mean of.
+    timed_alpha: alpha of the timed rows alone.
     gamma: drafted tokens a round; of a tree, its depth.
     nodes: all drafted tokens a round.
     widths: of the target's passes; several where a round may have fewer drafts.
     tree: their shape; None is a chain.
     steps: seconds of single steps.
     times: seconds of whole decodings.
-    timed_rows: how many rows those are of.
+    timed_rows: how many rows those are of, from the front.
     traced: results with their rounds, of the first texts.
     pieces: string of each id of the tokenizer.
     where: command, commit, date and device, from environment.where.
@@ -50,6 +51,7 @@ class Measured:
   mismatches: Sequence[lossless.Mismatch] | None
   alpha: float | None
   positions: int
+  timed_alpha: float | None
   gamma: int
   nodes: int
   widths: Sequence[int]
@@ -166,9 +168,12 @@ def _gap(measured: Measured) -> dict[str, float | None]:
     )
   times = measured.times
   seconds = lambda side: times.decode[side][times.median_repeat]
+  timed = measured.speculative[: measured.timed_rows]
   return dataclasses.asdict(
       gap_lib.decompose(
           measured.alpha or 0.0,
+          measured.timed_alpha or 0.0,
+          [len(row.tokens) for row in timed],
           measured.gamma,
           measured.steps,
           times.counts[timing.PLAIN],

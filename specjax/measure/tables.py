@@ -7,16 +7,16 @@ from specjax.measure import categories
 
 SAMPLED = "sampled: laws are tested by the test suite"
 _FACTORS = {
-    "tokens": (
-        "a timed round, against Eq. 1: places are not i.i.d., ends are cut"
-    ),
+    "sample": "Eq. 1 at the alpha of the timed rows, against that of all",
+    "ends": "last rounds give more than a text has left",
+    "tokens": "a timed round, against i.i.d. ones on texts as long",
     "verify": "v is not 1",
     "overhead": "of the loops beside their steps",
     "idle_rows": "rows of a batch end at different times",
 }
 # What a round's gain hangs on, in words.
 _LOST = {"tokens": "tokens", "c": "c", "verify_cost": "v"}
-_TREE = "a timed round, against Eq. 1 of a chain as deep: siblings add to it"
+_TREE = "a timed round, against i.i.d. ones of a chain: siblings add to it"
 LOSSY = "LOSSY: the output law is not the target's"
 NONE = "what is drafted depends on where a round begins: no law, no prediction"
 READS = "laws depend on hidden states that only the target can give: no alpha"

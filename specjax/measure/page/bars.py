@@ -41,9 +41,11 @@ def gap(report: dict[str, Any]) -> str:
       for label, start, end, kind in bars
   ]
   return markup.table(rows) + markup.note(
-      "Theorem 3.8 times each factor of the gap. Tokens: a timed round,"
-      " against Eq. 1; verify: v is not 1; overhead: of the loops beside their"
-      " steps; idle rows: rows of a batch end at different times. Dashed: plain"
+      "Theorem 3.8 times each factor of the gap. Sample: Eq. 1 at the alpha of"
+      " the timed rows, against that of all; ends: last rounds give more than a"
+      " text has left; tokens: a timed round, against i.i.d. ones on texts as"
+      " long; verify: v is not 1; overhead: of the loops beside their steps;"
+      " idle rows: rows of a batch end at different times. Dashed: plain"
       " decoding."
   )
 

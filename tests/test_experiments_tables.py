@@ -49,6 +49,7 @@ def costs_of(chosen, temperature):
       "target_ms": 2.0,
       "verify_cost": V,
       "c": {pair.draft: C[pair.draft] for pair in chosen},
+      "c_by_gamma": {pair.draft: [C[pair.draft]] * len(V) for pair in chosen},
       "alpha": {pair.draft: ALPHA[pair.draft] for pair in chosen},
   }
 

@@ -246,7 +246,8 @@ def test_table_5(run, monkeypatch):
     for alpha, line in zip((0.4, 0.5, 0.6, 0.7), made["lines"][kind]):
       assert line["alpha"] == pytest.approx(alpha)
       assert line["sampling"]["temperature"] == temperature
-      gamma, best = pairs.best_gamma(line["alpha"], C["small"], V)
+      c = [C["small"]] * len(V)
+      gamma, best = pairs.best_gamma(line["alpha"], c, V)
       assert line["gamma"] == gamma
       assert line["with_verify_cost"] == best
   moved = [line["moved"] for line in made["lines"]["sampled"]]

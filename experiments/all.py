@@ -46,15 +46,15 @@ NAME = "all"
 # Script, arguments, and minutes on two CPU cores.
 RUNS = (
     (table1, (), 2.3),
-    (table2_and_4, (), 22),
-    (table3, (), 6.2),
-    (table5, (), 4.2),
-    (bigger_draft, (), 2.4),
-    (figures, (), 11.5),
+    (table2_and_4, (), 19.8),
+    (table3, (), 6.6),
+    (table5, (), 5.7),
+    (bigger_draft, (), 3.2),
+    (figures, (), 9.5),
     (rounds, (), 4.7),
     (predicted_c, (), 0.1),
-    (lossless, ("--rows=15",), 3.3),
-    (baseline, ("--dtype=float32",), 1.4),
+    (lossless, ("--rows=8",), 3.5),
+    (baseline, ("--dtype=float32",), 1.6),
     (baseline, ("--dtype=bfloat16",), 1.3),
 )
 _NOT_ON_PAIRS = lossless, baseline

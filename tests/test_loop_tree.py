@@ -48,7 +48,13 @@ def drafter_of(source, topology=TREE, siblings="top"):
   return TreeDrafter(source=source, topology=topology, siblings=siblings)
 
 
-@pytest.mark.parametrize("siblings", KINDS)
+@pytest.mark.parametrize(
+    "siblings",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind == "independent"))
+        for kind in KINDS
+    ],
+)
 def test_settings_side_by_side(siblings):
   """The target's law over several rounds; greedy rows among sampled ones."""
   source = ModelDrafter(mocks.TableModel(3), 1)

@@ -135,11 +135,24 @@ def test_padding_is_told_where_there_is_some():
 @pytest.mark.parametrize(
     "how, depth, nodes, widest",
     (
-        ({"tree": "[[0],[1],[0,0],[0,1],[1,0]]"}, 2, 5, 2),
-        ({"dynamic.nodes": 6, "dynamic.depth": 3, "dynamic.top_k": 4}, 3, 6, 4),
-        ({"confidence": 0.5, "gamma": 4}, 4, 4, 1),
+        pytest.param(
+            {"tree": "[[0],[1],[0,0],[0,1],[1,0]]"},
+            *(2, 5, 2),
+            id="static",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"dynamic.nodes": 6, "dynamic.depth": 3, "dynamic.top_k": 4},
+            *(3, 6, 4),
+            id="dynamic",
+        ),
+        pytest.param(
+            {"confidence": 0.5, "gamma": 4},
+            *(4, 4, 1),
+            id="chains that may stop",
+            marks=pytest.mark.slow,
+        ),
     ),
-    ids=["static", "dynamic", "chains that may stop"],
 )
 def test_no_eq_1(family, how, depth, nodes, widest):
   """No gamma is fastest by it; a tree's draft step is a level."""

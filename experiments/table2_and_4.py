@@ -5,8 +5,8 @@
     python -m experiments.table2_and_4 --config configs/ende_t5small.py
 
 Each pair at temperature 0 and 1, at the paper's gamma and at the best one: that
-of the largest E[tokens] / (gamma c + v(gamma)) among gamma 1 to 8, with alpha,
-c and v as measured here before. Both are then decoded and timed.
+of the largest E[tokens] / (gamma c(gamma) + v(gamma)) among gamma 1 to 8, with
+alpha, c and v as measured here before. Both are then decoded and timed.
 
 Writes results/table2_and_4.json, .md and .png. About twenty minutes on two CPU
 cores.

@@ -25,6 +25,7 @@ _RANGES = {
     "want": ("be above 0", lambda x: 0 < x < math.inf),
     "tokens": ("be above 0", lambda x: 0 < x < math.inf),
     "gamma": ("be a whole number, 0 or more", lambda x: is_whole(x, 0)),
+    "length": ("be a whole number, 1 or more", lambda x: is_whole(x, 1)),
     "most": ("be a whole number, 1 or more", lambda x: is_whole(x, 1)),
 }
 
@@ -86,8 +87,8 @@ def token_distribution(alpha, gamma: int) -> np.ndarray:
   return reached_T - np.append(reached_T[1:], 0.0)
 
 
-def expected_rounds(alpha: float, gamma: int, tokens: int) -> float:
-  """Rounds that a text of some tokens takes, with i.i.d. acceptance.
+def expected_rounds(alpha: float, gamma: int, length: int) -> float:
+  """Rounds that a text of a given length takes, with i.i.d. acceptance.
 
   R(n) = 1 + sum_k P(k tokens) R(n - k), and 0 from n = 0 down. More than n over
   Eq. 1: the last round gives more than the text has left.
@@ -100,15 +101,15 @@ def expected_rounds(alpha: float, gamma: int, tokens: int) -> float:
   Args:
     alpha: acceptance rate in [0, 1].
     gamma: drafted tokens a round, 0 or more.
-    tokens: of the text, 1 or more.
+    length: tokens of the text, 1 or more.
 
   Returns:
-    The mean, from tokens / (gamma + 1) to tokens.
+    The mean, from length / (gamma + 1) to length.
   """
-  _check(alpha=alpha, gamma=gamma, tokens=tokens)
+  _check(alpha=alpha, gamma=gamma, length=length)
   law_T = token_distribution(alpha, gamma)
   # Its first places are of n = -gamma to 0.
-  rounds_N = np.zeros(gamma + 1 + tokens)
+  rounds_N = np.zeros(gamma + 1 + length)
   for n in range(gamma + 1, len(rounds_N)):
     rounds_N[n] = 1 + law_T @ rounds_N[n - gamma - 1 : n][::-1]
   return float(rounds_N[-1])

@@ -173,6 +173,8 @@ def test_figures():
   for factor in report["gap"].values():
     product *= factor
   assert product == pytest.approx(report["measured_speedup"]["median"])
+  # alpha .6 of the timed rows against .5 of all.
+  assert report["gap"]["sample"] == pytest.approx(1.96 / 1.75)
   assert details["milliseconds"]["speculative_round"] == pytest.approx(4e3 / 3)
   assert (details["rows"], details["timed_rows"]) == (2, 2)
   assert details["judged_by_position"] == [3, 2]

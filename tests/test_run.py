@@ -21,6 +21,7 @@ from specjax import fetch
 from specjax import prepare
 from specjax import run
 from specjax import sections
+from specjax import theory
 from specjax.checkpoints import ngrams as ngram_files
 from specjax.checkpoints import responses
 from specjax.checkpoints import tokenizer as tokenizer_lib
@@ -51,11 +52,9 @@ def family(tmp_path_factory):
   return tiny.write_family(tmp_path_factory.mktemp("family"))
 
 
-@pytest.fixture(scope="module")
-def self_draft(family, tmp_path_factory):
-  """A full run whose draft is the target: its folder, and what it printed."""
-  out = tmp_path_factory.mktemp("out") / "run"
-  arguments = tiny.arguments(
+def drafts_for_itself(family, out):
+  """Arguments of a full run whose draft is the target."""
+  return tiny.arguments(
       family,
       draft__checkpoint=family["target"],
       draft__gamma=7,
@@ -65,9 +64,15 @@ def self_draft(family, tmp_path_factory):
       measure__repeats=3,
       measure__traced_rows=2,
   )
+
+
+@pytest.fixture(scope="module")
+def self_draft(family, tmp_path_factory):
+  """Such a run: its folder, and what it printed."""
+  out = tmp_path_factory.mktemp("out") / "run"
   printed = io.StringIO()
   with contextlib.redirect_stdout(printed):
-    assert run.main(arguments) == 0
+    assert run.main(drafts_for_itself(family, out)) == 0
   return out, printed.getvalue()
 
 
@@ -94,6 +99,9 @@ def test_self_draft_report(self_draft):
     product *= factor
   assert product == pytest.approx(report["measured_speedup"]["median"])
   assert report["gap"]["idle_rows"] > 0
+  # 16 tokens are two rounds of 8: no end is cut.
+  for key in ("sample", "ends", "tokens"):
+    assert report["gap"][key] == pytest.approx(1.0)
   assert details["rows"] == len(tiny.TEXTS) == len(details["outputs"])
   assert (details["timed_rows"], len(details["speedups"])) == (3, 3)
   for row in details["outputs"]:
@@ -101,6 +109,23 @@ def test_self_draft_report(self_draft):
   assert details["command"].startswith("python -m specjax.run --config ")
   assert "alpha                 1.00" in printed
   assert str(out / "report.json") in printed
+
+
+def test_timed_rows_have_an_alpha_of_their_own(
+    family, self_draft, tmp_path, monkeypatch
+):
+  """Those in front; the gap's sample is Eq. 1 at theirs over that at all's."""
+  del self_draft  # Its programs are compiled.
+  ones = [np.array([float(i < 3)]) for i in range(len(tiny.TEXTS))]
+  monkeypatch.setattr(experiment, "_places", lambda *_: ones)
+  assert run.main(drafts_for_itself(family, tmp_path / "out")) == 0
+  report = read(tmp_path / "out")
+  alpha = 3 / len(ones)
+  assert report["alpha"] == pytest.approx(alpha) and alpha < 1
+  assert report["gap"]["sample"] == pytest.approx(
+      8 / theory.expected_tokens(alpha, 7)
+  )
+  assert report["gap"]["tokens"] == pytest.approx(1.0)
 
 
 def test_self_draft_files(self_draft):

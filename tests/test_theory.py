@@ -488,6 +488,9 @@ def test_rounds_of_a_text_by_enumeration():
   for alpha, gamma, tokens in of:
     made = theory.expected_rounds(alpha, gamma, tokens)
     assert made == pytest.approx(mean(tokens, alpha, gamma))
+  for length in (0, 2.5):
+    with pytest.raises(ValueError, match="length: must be a whole number"):
+      theory.expected_rounds(0.5, 2, length)
   # Of a long text hardly anything is cut.
   made = 4000 / theory.expected_rounds(0.7, 4, 4000)
   assert made == pytest.approx(theory.expected_tokens(0.7, 4), rel=1e-3)

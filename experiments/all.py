@@ -53,7 +53,7 @@ RUNS = (
     (figures, (), 9.5),
     (rounds, (), 4.7),
     (predicted_c, (), 0.1),
-    (lossless, ("--rows=8",), 3.5),
+    (lossless, ("--rows=4",), 3.7),
     (baseline, ("--dtype=float32",), 1.6),
     (baseline, ("--dtype=bfloat16",), 1.3),
 )

@@ -237,7 +237,7 @@ def test_all_runs_every_script(everything):
   assert made["scripts"][1]["command"] == (
       "python -m experiments.table2_and_4 --config.decode.dtype=bfloat16"
   )
-  assert "| `python -m experiments.lossless --rows=8` | 0.0 |" in (
+  assert "| `python -m experiments.lossless --rows=4` | 0.0 |" in (
       (out / "all.md").read_text()
   )
   assert (out / "table3.json").exists() and (out / "baseline.json").exists()
